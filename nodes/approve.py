@@ -29,9 +29,15 @@ async def approve_node(
 ) -> dict[str, Any]:
     """Interrupt the graph with a request for decisions, and record the decisions as events; `plan` applies them.
 
-    When the run is resumed, LangGraph runs this node from its start, and the interrupt returns the person's answer. An
-    answer that does not fit the request repeats the request, with the reason in `error`. Without calls to decide on, or
-    after an abort, the node asks nothing.
+    When the run is resumed, LangGraph runs this node from its start, and `interrupt` returns the person's answer. If
+    the answer does not fit the request, the graph is interrupted again, with the reason in `error`. If no call waits
+    for a decision, or after an abort, the node does nothing.
+
+    Args:
+        state: The whole state; the loop state lists the calls that wait.
+        config: LangGraph's config of the node.
+        runtime: LangGraph's runtime of the node.
+        deps: The agent's parts.
 
     Returns:
         An update with one event for each decision.

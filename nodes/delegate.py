@@ -40,10 +40,10 @@ logger = get_logger(__name__)
 
 
 async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
-    """Run one delegation and return the update with its result; an error of the delegate is a result, too.
+    """Run one delegation and return the state update with its result; an error of the delegate becomes a result, too.
 
-    If a delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only that second
-    run interrupts the graph, because resuming runs this node from its start.
+    If the delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only this
+    second execution interrupts the graph, because a resume runs this node from its start.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).

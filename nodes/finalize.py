@@ -26,8 +26,10 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. If a model failed: status `FAILED`, an `error`
-        event, and a message with the failure. A command to go back to `plan` if an edit left no call to run, or if the
-        user steered (sent a message during the run); a command to the parent graph for a handoff.
+            event,
+        and a message with the failure. A command that leads back to `plan` if an edit left no outcome, or if the user
+            sent a
+        message meanwhile (steering); a command to the parent graph for a handoff.
     """
     # A person may have edited the state with `as_node`, so that this node runs too early.
     if "loop" not in state or state["loop"]["outcome"] is None:
@@ -42,7 +44,7 @@ async def finalize_node(
 
 
 class Answered(NamedTuple):
-    """The writes of a pass through `finalize`."""
+    """The state writes of a pass through `finalize`."""
 
     fields: dict[str, Any]
     """The state update."""
@@ -53,7 +55,7 @@ class Answered(NamedTuple):
 
 
 async def answer_input(task: Task) -> Answered:
-    """Answer the input, and close it unless the user has sent a message meanwhile."""
+    """Produce the answer of an input, and close the input unless the user has sent a message meanwhile."""
     answer = AnswerUpdate(task)
     await answer.run()
     # A message that arrives during the answer belongs to this input.
@@ -65,9 +67,9 @@ async def answer_input(task: Task) -> Answered:
 
 
 def may_finalize(update: PlanUpdate) -> bool:
-    """Whether `plan` may answer the input in its own superstep, which saves one.
+    """Whether `plan` may also do the work of `finalize`, which saves a superstep.
 
-    It may if the input ends, the run stores nothing, and no reader sees which node wrote which field.
+    It may if the input ends, the run stores nothing, and no reader of the stream or hook distinguishes the two nodes.
     """
     outcome, deps = update.loop["outcome"], update.deps
     if outcome is None or not update.run.is_unobserved or deps.hook_set or deps.toolbox.own.names:

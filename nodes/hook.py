@@ -35,9 +35,10 @@ _OPEN = ("messages", "jump_to", "structured_response")
 async def hook_node(
     state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps, hook: MiddlewareNode
 ) -> Command[Any]:
-    """Run one hook of middleware, unless the input has failed or there is no reply for the hook.
+    """Run one hook of an `AgentMiddleware`, unless the input has failed or there is no reply for the hook.
 
-    An exception of the hook makes the input fail. An abort or the deadline ends the hook and the input.
+    An exception of the hook, or an update that it may not make, makes the input fail. An abort or the deadline ends the
+    hook and the input.
 
     Args:
         state: The state that the hook receives, by the agent's `hook_schema`.
@@ -48,7 +49,7 @@ async def hook_node(
 
     Returns:
         An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changes the messages or
-        jumps.
+            jumps.
 
     Raises:
         UserError: The hook raised one, about an error of the program's configuration or input.
@@ -86,9 +87,11 @@ async def hook_node(
 
 
 def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
-    """Return the update after an abort or the deadline stopped a hook: the input ends, without an unchecked reply.
+    """Return the update after an abort or the deadline stopped a hook.
 
-    It has a `warning` event, and a `limit` event for the deadline.
+    It ends the input, without the unprocessed reply.
+
+    It has a `warning` event, and for the deadline a `limit` event.
     """
     message = f"The hook {hook.node} was stopped before its end."
     outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.stop.aborted else "deadline"}
@@ -107,10 +110,14 @@ def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
 
 
 def _check(update: Mapping[str, Any], own: CustomState) -> None:
-    """Check the update that a hook returned.
+    """Check which fields a hook's update writes, and their values.
+
+    Args:
+        update: The update that the hook returned.
+        own: The fields of the agent's `state_schema`, which hooks may write.
 
     Raises:
-        HookError: A hook may not write a field, or its value is invalid; the message has the field and the fix.
+        HookError: The hook may not write a field, or a value is invalid; the message names the field and the fix.
     """
     for name, value in update.items():
         if name == "jump_to":
@@ -144,9 +151,10 @@ def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: Middlewar
 async def model_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
-    """Ask the model, and leave its reply in the history, where hooks process it; `plan` then acts on it.
+    """Ask the model for a plan, and put its reply into the history, where middleware hooks process it before `plan`
+    acts on it.
 
-    If planning is over, the model is asked for the answer. A failed input is left as it is.
+    If planning is over, the model is asked for the answer instead. After a failure, nothing is asked.
 
     Returns:
         An update as a list of pairs (see `plan_node`).
@@ -167,7 +175,8 @@ async def model_node(
 
 
 def _composed(answer: AnswerUpdate) -> dict[str, Any]:
-    """Return the state update with an answer, whole or partial, that `finalize` closes the input with."""
+    """Return the state update with a composed answer, whole or partial, as the draft with which `finalize` ends the
+    input."""
     draft = answer.partial if answer.error is not None else answer.answer
     outcome: LoopOutcome = {**answer.outcome, "stop_reason": answer.reason, "composed": True}
     if answer.error is not None:

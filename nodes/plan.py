@@ -64,7 +64,7 @@ logger = get_logger(__name__)
 
 
 class PlanDecision(Enum):
-    """How a pass through `plan` ends."""
+    """How a pass through `plan` ends; each value describes it for the log."""
 
     RUN = "the calls that are ready run, or a person decides on them"
     ASK = "the node `model` asks the model"
@@ -99,7 +99,7 @@ async def plan_node(
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:
-    """Take over the results of a finished wave, with the edits of a person, or begin an input."""
+    """After a wave, apply a person's edits and the effects of its calls; otherwise continue or begin an input."""
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()
@@ -112,13 +112,13 @@ async def take_input_or_wave(update: PlanUpdate) -> None:
 async def receive_notes(update: PlanUpdate) -> None:
     """Process the notes (messages to the session from outside the run) that may be processed now.
 
-    User messages wait during a wave, because none may stand between the results of a wave.
+    The user's messages wait while calls of the wave do, because none may stand between the results of a wave.
     """
     update.steered = await _receive(update, steer=not update.loop["waiting"] and not update.waiting_delegations)
 
 
 async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
-    """Receive what came for the session since the last call; True if there is a message for the model.
+    """Process notes and background results since the last call; return whether a message for the model was added.
 
     Args:
         update: The pass through `plan`.
@@ -141,7 +141,7 @@ async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
 
 
 async def take_hooked_reply(update: PlanUpdate) -> None:
-    """Take over the reply as middleware left it, and process notes; after a user's message planning goes on."""
+    """Act on the reply as middleware left it, and process notes; a user's message makes planning continue."""
     apply_hooks(update)
     replaceable = not update.loop["waiting"] and (update.loop["outcome"] is None or may_replan(update))
     if await _receive(update, steer=replaceable):
@@ -149,7 +149,7 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
 
 
 async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
-    """End with the results of the wave as the answer, if all its tools have `return_direct`."""
+    """End with the wave's results as the answer, if all its tools have `return_direct` and no user message came."""
     if (
         update.state.get("wave_finished")
         and not update.steered
@@ -161,17 +161,17 @@ async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def end_if_concluded(update: PlanUpdate) -> PlanDecision | None:
-    """End if an edit, a handoff or a hook has ended planning."""
+    """End if an earlier rule has set an outcome, because of an edit, a handoff or a hook."""
     return None if update.loop["outcome"] is None else PlanDecision.END
 
 
 async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
-    """Stop at an abort, before the wave continues; the budget is compared later."""
+    """End after an abort, before the wave continues. These calls are paid for, so no budget is tested."""
     return PlanDecision.END if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
 
 
 async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
-    """Stop at an abort, or if the budget is too small for another plan and the answer."""
+    """End after an abort, or if the budget is too small for another plan; waiting calls get results."""
     return PlanDecision.END if update.stop_at_abort_or_budget() else None
 
 
@@ -183,7 +183,7 @@ async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
-    """Report repeated calls with equal results to the model; if they go on, withhold their tools, then stop."""
+    """If calls and results repeat, notify the model, then withhold the tools, then end; report a person's edits."""
     if not update.state.get("wave_finished"):
         return None
     if update.deps.config.approve is not None:
@@ -193,7 +193,7 @@ async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
-    """End after the wave that the model declared the last one, unless the user has steered since."""
+    """End after the wave that the model declared the last, unless the user has sent a message since."""
     if not update.loop["last_wave"] or update.steered:
         return None
     update.conclude({"stop_reason": "completed"})
@@ -215,9 +215,9 @@ async def stop_at_limit(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def ask_model(update: PlanUpdate) -> PlanDecision | None:
-    """Ask the model for the next wave; with hooks of middleware, leave that to the node `model`.
+    """Ask the model for the next wave; in an agent with middleware hooks, leave that to the node `model`.
 
-    If the user sends a message before an answer is shown, the model is asked again.
+    If the user sends a message before the reply is shown as the answer, the model is asked again.
     """
     if update.deps.hook_set:
         update.publish_events()
@@ -261,9 +261,9 @@ AFTER_HOOKS: tuple[PlanRule, ...] = (
 
 
 def _can_be_steered(update: PlanUpdate) -> bool:
-    """Whether a message of the user can still replace the plan: it ended without an answer, or with one not yet shown.
+    """Whether a message of the user may replace the newest reply: it has no calls, and was not shown as the answer.
 
-    A hook's answer and a refusal cannot be replaced, nor can an answer when a limit forbids another plan.
+    A hook's answer and a refusal cannot be replaced, nor can an answer if a limit forbids another plan.
     """
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed":
@@ -279,7 +279,7 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 
 
 async def ask_before_deadline(update: PlanUpdate) -> None:
-    """Ask the model for the next wave; an abort or the deadline ends the request and planning."""
+    """Ask the model for the next wave. An abort or the deadline cancels the request and ends planning."""
     if update.deps.toolbox.needs_refresh:
         await update.prepare()
     update.publish_events()
@@ -369,7 +369,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
 
 
 async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
-    """Store the plan's message, and make the calls ready that can run at once; with hooks, leave them all waiting."""
+    """Add the plan's message, and start the calls that can run now; with middleware hooks, all calls wait for them."""
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)
@@ -390,7 +390,7 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
 
 
 async def _request_plan(update: PlanUpdate) -> Planned:
-    """Request a plan, through the hooks if there are any, and record the usage and warnings of its requests."""
+    """Request a plan, through the loop hooks if there are any; take over the usage and events of its requests."""
     request = await NextRequest.of(update.task, update.settings, update.history, update.loop)
     stored = update.state.get("events", [])
     request.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)

@@ -19,9 +19,10 @@ from graph_agent.core.tools.truncation import truncate_output
 
 
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
-    """Run one tool call and return the update with its result; an error of the tool is a result, too.
+    """Run one tool call and return the state update with its result; an error of the tool becomes a result, too.
 
-    A call that has a result, was removed, waits for a decision, or may have run before does not run.
+    The call does not run if it already has a result, was removed by a person, waits for a decision, or may have run
+    before.
 
     Returns:
         An update as a list of pairs (see `plan_node`): the result's message and event, the tool's writes, and usage.

@@ -15,18 +15,21 @@ from graph_agent.core.approvals.requests import DECISIONS, DecisionType, HeldCal
 from graph_agent.core.approvals.text import decisions_in_text
 
 DEFAULT_DECIDER = "user"
-"""Name in the history of a person whom the resuming program does not name."""
+"""Name that the history has for the person who decided, if the resuming program does not name anyone."""
 _MOST_NAME_CHARS = 200
-"""Maximum characters of a person's name."""
+"""Maximum characters of a person's name; a longer name is refused."""
 EditFault: TypeAlias = Callable[[str, dict[str, Any]], str | None]
-"""Returns why a call (name, arguments) cannot replace another; None if it can."""
+"""Function of a call's name and arguments.
+
+Returns why this call cannot run in place of the planned one, as text for the person; None if it can run.
+"""
 
 
 class Action(TypedDict):
-    """The call that runs in place of the planned one, in the form of LangChain's `Action`."""
+    """The call that runs in place of a planned call, in the form of LangChain's `Action`."""
 
     name: NotRequired[str]
-    """Name of the tool or delegation; absent for that of the planned call."""
+    """Name of the tool or delegation; absent if the edit keeps the name of the planned call."""
     args: dict[str, Any]
     """All arguments of the call."""
 
@@ -41,19 +44,19 @@ class Approve(_Decision):
 
     type: Literal["approve"]
     always: NotRequired[bool]
-    """Whether later calls of the same name are approved too; absent for no."""
+    """Whether later calls of the same tool name are approved without a question, too; absent for False."""
 
 
 class Edit(_Decision):
-    """Run another call in place of the planned one."""
+    """Run another call in place of the planned one; it keeps the id of the planned call."""
 
     type: Literal["edit"]
     edited_action: Action
-    """The other call."""
+    """The call that runs instead."""
 
 
 class Reject(_Decision):
-    """Do not run the call."""
+    """Do not run the call. The model receives a result that states the rejection."""
 
     type: Literal["reject"]
     message: NotRequired[str]
@@ -83,21 +86,25 @@ def approve(*, always: bool = False) -> Approve:
 
 
 def standing_approval(by: str) -> Approve:
-    """Return the approval of a call that an earlier `approve(always=True)` covers.
+    """Return the approval of a call that a person's earlier `approve(always=True)` covers, so that no question is asked
+    again.
 
     Args:
-        by: Name of the person who gave it; the approval's `decided_by` is `always (<name>)`.
+        by: Name of the person who gave the earlier approval. The `decided_by` of the returned approval is `always
+            (<name>)`, with the name cut so that the whole has at most 200 characters.
     """
     # Cut, because the name of the person may have the maximum length.
     return {"type": "approve", "decided_by": f"always ({by[: _MOST_NAME_CHARS - len('always ()')]})"}
 
 
 def edit(arguments: Mapping[str, Any], *, name: str | None = None) -> Edit:
-    """Return the decision to run a call with other arguments.
+    """Return the decision to run a call with other arguments, or another call, in place of the planned one.
+
+    The values are not validated here; `read_decisions` does so.
 
     Args:
-        arguments: All arguments of the call, not only the changed ones.
-        name: Another tool, which must be one of the agent's; None for the planned one.
+        arguments: All arguments of the call that runs, not only the changed ones.
+        name: Name of another tool of the agent to run; None for the tool of the planned call.
     """
     action: Action = {"args": dict(arguments)}
     return {"type": "edit", "edited_action": action if name is None else {"name": name, **action}}
@@ -113,10 +120,10 @@ def reject(message: str | None = None) -> Reject:
 
 
 def respond(message: str) -> Respond:
-    """Return the decision to use a text as the result of a call, which does not run.
+    """Return the decision to use a text as the successful result of a call, which does not run.
 
     Args:
-        message: The result.
+        message: The text that becomes the call's result.
     """
     return {"type": "respond", "message": message}
 
@@ -126,7 +133,7 @@ class Decided:
     """A validated decision on a call."""
 
     call: HeldCall
-    """The call that was decided on."""
+    """The planned call that the decision is about."""
     type: DecisionType
     """The kind of decision."""
     by: str
@@ -134,26 +141,31 @@ class Decided:
     name: str
     """Name of the call to run; that of `call` except after an edit."""
     arguments: dict[str, Any]
-    """Arguments of the call to run."""
+    """All arguments of the call to run; those of `call` except after an edit."""
     message: str | None = None
-    """Reason of a rejection, or the result of a response; None if there is none."""
+    """Reason of a rejection, or the result that a response gives; None for an approval, an edit, or no reason."""
     always: bool = False
-    """Whether later calls of the same name are approved, too."""
+    """Whether later calls of the same tool name are approved, too; only True for an approval."""
 
 
 def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault | None = None) -> list[Decided]:
     """Validate a person's answer to an approval request, and return the decisions in the order of the calls.
 
+    Calls that the answer leaves undecided have no entry in the returned list.
+
     Args:
         calls: The calls of the request.
-        answer: `{"decisions": …}` with a list of one decision for each call, in the order of the request, or with a
-            mapping of call id → decision, which may leave calls undecided, or with text (see `decisions_in_text`). The
-            list or the text alone is valid, too. A decision alone counts for every call; an edit or a response only if
-            there is one call. `decided_by` names the person; without it, a decision may have a `decided_by`.
-        edit_fault: Returns why the call of an edit cannot run; None for no check.
+        answer: `{"decisions": …}`, where the value is one of these: a list of one decision for each call, in the order
+            of the request; a mapping of call id → decision, which may leave calls undecided; or text (see
+            `decisions_in_text`). A list or a text is accepted without the key `decisions`, too. A single decision
+            without list or mapping counts for every call; if it is an edit or a response, there may be only one call.
+            The key `decided_by` of the answer names the person; without it, each decision may have its own
+            `decided_by`.
+        edit_fault: Returns why the call of an edit cannot run; None to accept every edited call.
 
     Raises:
-        DecisionError: The answer does not fit the request.
+        DecisionError: The answer does not fit the request: an unknown call id, a wrong number of decisions, an unknown
+            decision or one that the call does not allow, or an edited call that cannot run.
     """
     by = _decider(answer["decided_by"]) if isinstance(answer, Mapping) and "decided_by" in answer else None
     by_id = _given_by_id(calls, answer)
@@ -161,19 +173,20 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
 
 
 def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> dict[str, Any]:
-    """Divide one answer to several approval requests into one for each request that it decides on.
+    """Divide one answer to several approval requests into one answer for each request.
 
-    The decisions are not validated yet.
+    A request without a decided call gets no entry. The decisions themselves are not validated yet.
 
     Args:
-        requests: Interrupt id → request.
-        answer: In the form of `read_decisions`, on the calls of all requests in their order (see `joined_calls`).
+        requests: Interrupt id → approval request.
+        answer: An answer in a form that `read_decisions` accepts, about the calls of all requests in their order. Its
+            call ids are those of `joined_calls`, which are numbers if two requests have the same id.
 
     Returns:
         Interrupt id → `{"decisions": {call id: decision}}`, with `decided_by` if the answer has it.
 
     Raises:
-        DecisionError: The answer does not fit the requests.
+        DecisionError: The answer has another form, names an unknown call, or has the wrong number of decisions.
     """
     joined = joined_calls([*requests.values()])
     # Joined ids may be numbers, so the ids of each request are matched by position.
@@ -188,10 +201,10 @@ def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> d
 
 
 def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> list[Decision]:
-    """Return one decision for each call, in the order in which LangChain's middleware requires them.
+    """Return the decisions as a list in LangChain's form, after checking that each call has one.
 
-    Raises:
-        DecisionError: A call has no decision.
+    LangChain's middleware matches decisions to calls by position, so `decided` must be in the order of `calls`, as
+    `read_decisions` returns it.
     """
     undecided = {call["id"] for call in calls} - {each.call["id"] for each in decided}
     if undecided:
@@ -202,7 +215,7 @@ def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> l
 
 
 def as_decision(decided: Decided) -> Decision:
-    """Return a validated decision in LangChain's form."""
+    """Convert a validated decision to LangChain's form. The name of the person is left out."""
     match decided.type:
         case "approve":
             return approve(always=decided.always)
@@ -215,7 +228,11 @@ def as_decision(decided: Decided) -> Decision:
 
 
 def _decider(given: Any) -> str:
-    """Return the name of the person, `user` for None; raise `DecisionError` for a value that is no name."""
+    """Return the name of the person who decided, with characters removed that UTF-8 cannot encode; `user` for None.
+
+    Raises:
+        DecisionError: The value is no text, is blank, or has more than 200 characters.
+    """
     if given is None:
         return DEFAULT_DECIDER
     if not isinstance(given, str) or not given.strip() or len(given) > _MOST_NAME_CHARS:
@@ -224,7 +241,14 @@ def _decider(given: Any) -> str:
 
 
 def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
-    """Return call id → decision from an answer in any form, not validated; raise `DecisionError` for another form."""
+    """Return call id → decision from an answer in any form that `read_decisions` accepts.
+
+    The decisions are not validated.
+
+    Raises:
+        DecisionError: The answer has another form, a wrong number of decisions, or an unknown call id; or it is a
+            single edit or response for several calls.
+    """
     given = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
     if isinstance(given, str):
         given = decisions_in_text(given, calls)
@@ -258,12 +282,12 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
 
 def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
     # Agent Inbox sends the older form of LangGraph's decisions.
-    """Validate one decision on a call.
+    """Validate one decision on a call; the older form that Agent Inbox sends is accepted, too.
 
     Args:
-        call: The call.
+        call: The call that waits.
         decision: The decision as given.
-        by: Name of the person from the answer as a whole; None to take that of the decision.
+        by: Name of the person from the answer as a whole; None to use the `decided_by` of the decision.
         edit_fault: Returns why the call of an edit cannot run; None for no check.
 
     Raises:
@@ -297,9 +321,12 @@ def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFaul
 
 
 def _from_inbox(decision: Any) -> Any:
-    """Return an answer of Agent Inbox, `{"type": …, "args": …}`, as a decision; any other value unchanged.
+    """Convert a decision of Agent Inbox, `{"type": …, "args": …}`, to this module's form.
 
-    Agent Inbox offers `response` for calls that may be rejected, and sends the reason with it.
+    Return any other value unchanged.
+
+    Its types are `accept`, `ignore` (a rejection), `edit` and `response`. Agent Inbox offers `response` for calls that
+    may be rejected, and sends the reason with it, so it becomes a rejection.
     """
     if not isinstance(decision, Mapping) or "args" not in decision:
         return decision
@@ -318,10 +345,15 @@ def _from_inbox(decision: Any) -> Any:
 
 
 def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any]]:
-    """Return name and arguments of the call of an edit; raise `DecisionError` if they are missing or invalid.
+    """Return the name and the arguments of the call of an edit, with arguments as plain JSON.
 
     Args:
-        where: The decision, as the subject of the error message.
+        call: The planned call, whose name is the default.
+        action: The `edited_action` of the decision, as given.
+        where: Text that names the decision; it begins the error message.
+
+    Raises:
+        DecisionError: The action or its `args` is missing, the name is no text, or the arguments are not JSON.
     """
     if not isinstance(action, Mapping) or not isinstance(action.get("args"), Mapping):
         raise DecisionError(

@@ -21,9 +21,9 @@ from graph_agent.base._internal.text import brief_repr, visible, visible_json
 from graph_agent.base.errors import ConfigError, DecisionError
 
 ElicitationAction: TypeAlias = Literal["accept", "decline", "cancel"]
-"""What the person does with the question: answer it, refuse, or dismiss it."""
+"""What the person does with the question: `accept` answers it, `decline` refuses, `cancel` dismisses it."""
 ELICITATION = "elicitation"
-"""`type` of an `ElicitationRequest`."""
+"""Value of the key `type` of an `ElicitationRequest`."""
 
 _ACTIONS: tuple[ElicitationAction, ...] = ("accept", "decline", "cancel")
 _ACCEPT = re.compile(r"(?:accept(?:ed)?|approved?|yes|y|ok|okay|done)[.!]?", re.IGNORECASE)
@@ -38,7 +38,7 @@ class ElicitationRequest(TypedDict):
     server: str
     """Name of the server."""
     id: str
-    """Id of the call that waits."""
+    """Id of the tool call during which the server asks, and which waits for the answer."""
     name: str
     """Name of the call's tool."""
     mode: Literal["form", "url"]
@@ -46,9 +46,15 @@ class ElicitationRequest(TypedDict):
     message: str
     """The server's question."""
     questions: list[str]
-    """Digests of all questions of this call until now, the present one last; an answer belongs to the last."""
+    """Digests (`question_digest`) of all questions of this call until now, the present one last.
+
+    An answer belongs to the last.
+    """
     repeatable: bool
-    """Whether the call is made again if it is lost before the answer; otherwise its outcome is then unknown."""
+    """Whether the call may run a second time if the process ends before the answer.
+
+    If False, the call's outcome is unknown then.
+    """
     requested_schema: NotRequired[dict[str, Any]]
     """JSON schema of the content of an answer that accepts; absent in mode `url`."""
     url: NotRequired[str]
@@ -59,7 +65,7 @@ class ElicitationRequest(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ElicitationAnswer:
-    """A validated answer to an elicitation."""
+    """A person's validated answer to the question of an MCP server."""
 
     action: ElicitationAction
     content: dict[str, Any] | None = None
@@ -71,26 +77,29 @@ class ElicitationAnswer:
 
 
 def question_digest(mode: str, message: str, schema: Mapping[str, Any] | None, url: str | None) -> str:
-    """Return 16 hexadecimal digits that identify a question: equal for the same question of a repeated call.
+    """Return 16 hexadecimal digits that identify a question: the same question of a repeated call has the same digits.
 
     Args:
         mode: `form` or `url`.
-        message: The question.
+        message: The text of the question.
         schema: JSON schema of the form; None in mode `url`.
-        url: The address of mode `url`, which counts because it usually holds an id of the single request; None
-            otherwise.
+        url: The address in mode `url`; None in mode `form`. It usually holds an id of the single request, so two
+            questions with different addresses are different questions.
     """
     parts = [mode, message, schema, url]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_elicitation(value: Any) -> bool:
-    """Whether the value of an interrupt is an `ElicitationRequest`."""
+    """Whether the value of an interrupt is an `ElicitationRequest`, by its `type` and a text as `message`."""
     return isinstance(value, Mapping) and value.get("type") == ELICITATION and isinstance(value.get("message"), str)
 
 
 def response_schema(request: ElicitationRequest) -> dict[str, Any]:
-    """Return the JSON schema of the answer to a question, which the interrupt publishes."""
+    """Return the JSON schema of a valid answer to a question. The interrupt publishes it for the program that resumes.
+
+    The schema permits `{"action": "accept"}`, in mode `form` with a `content`, or an `action` `decline` or `cancel`.
+    """
     accept: dict[str, Any] = {"action": {"const": "accept"}}
     required = ["action"]
     if request["mode"] == "form":
@@ -101,9 +110,10 @@ def response_schema(request: ElicitationRequest) -> dict[str, Any]:
 
 
 def elicitation_text(request: Mapping[str, Any]) -> str:
-    """Return a question as text: the server, the message, the fields or the address, and how to answer.
+    """Return a question as text for a client that shows only messages.
 
-    Invisible characters are shown as escapes.
+    The lines are the server's name and its message, the address or one line for each form field, the error of the
+    previous answer if there is one, and how to answer. Invisible characters are shown as escapes.
     """
     lines = [f"The MCP server {visible(str(request.get('server', '')))} asks: {visible(request['message'])}"]
     if request.get("mode") == "url":
@@ -120,15 +130,16 @@ def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> Elicitat
 
     Args:
         request: The question, an `ElicitationRequest`.
-        answer: A mapping with `action`; the content alone, which accepts; a boolean; or text. `yes`, `no`, `cancel` and
-            similar words count as actions, JSON as its value, and any other text as the form's only field, or its only
-            required one. `yes` fills in a form whose only field is a boolean.
+        answer: A mapping with the key `action`, and `content` if it accepts a form; the content alone, which accepts; a
+            boolean (True accepts, False declines); or text. As text, words such as `yes`, `no` and `cancel` are
+            actions; text that begins with `{` is parsed as JSON; any other text is the value of the form's only field,
+            or of its only required field. `yes` fills in a form whose only field is a boolean.
 
     Returns:
-        The answer; an accepted form has the defaults of absent fields.
+        The answer. The content of an accepted form includes the schema's defaults of fields that were left out.
 
     Raises:
-        DecisionError: The answer does not fit the question.
+        DecisionError: The answer has another form, an unknown action, or content that does not fit the schema.
     """
     if isinstance(answer, str):
         answer = _answer_in_text(request, answer.strip())
@@ -149,7 +160,13 @@ def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> Elicitat
 
 
 def _answer_in_text(request: Mapping[str, Any], text: str) -> Any:
-    """Return the answer in a text as a mapping; raise `DecisionError` if it is none."""
+    """Convert an answer in text to a mapping (see `read_elicitation_answer`).
+
+    Text that begins with `{` is parsed as JSON, and its value is returned without further checks.
+
+    Raises:
+        DecisionError: The text is invalid JSON; or it is no action word, and the form has no single field to hold it.
+    """
     if text.startswith("{"):
         try:
             return json.loads(text)
@@ -165,7 +182,10 @@ def _answer_in_text(request: Mapping[str, Any], text: str) -> Any:
 
 
 def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
-    """Return an answer with the action; accepting a form whose only field is a boolean sets that field to True."""
+    """Return the answer for a word such as `yes`: `{"action": …}`, with `content` if the action is `accept`.
+
+    The content is empty, except that accepting a form whose only field is a boolean sets that field to True.
+    """
     fields = _fields(request)
     if action != "accept":
         return {"action": action}
@@ -174,8 +194,11 @@ def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
 
 
 def _from_text(field: Mapping[str, Any], text: str) -> Any:
-    """Return a text as the value of a form's field; the text itself if the field's type is text or the text does not
-    fit."""
+    """Parse a text as the value of a form's field, by the `type` in the field's schema.
+
+    Numbers, booleans and arrays are parsed as JSON. The text itself is returned for any other type, and if it is no
+    JSON; the schema's check then reports the mismatch.
+    """
     kind = field.get("type")
     if kind in ("number", "integer", "boolean", "array"):
         with suppress(ValueError, RecursionError):  # the schema's check reports it
@@ -184,8 +207,16 @@ def _from_text(field: Mapping[str, Any], text: str) -> Any:
 
 
 def _content(request: Mapping[str, Any], content: Any) -> dict[str, Any]:
-    """Return the values of a form, with the defaults of absent fields; `DecisionError` if they do not fit the
-    schema."""
+    """Return the values of a form, completed by the schema's defaults for fields that were left out.
+
+    If the server's schema itself is invalid, the values are returned unchecked.
+
+    Args:
+        content: The values as given; None counts as no values.
+
+    Raises:
+        DecisionError: The content is no mapping, or does not fit the schema.
+    """
     given = {} if content is None else content
     if not isinstance(given, Mapping):
         raise _misfit(request, given)
@@ -205,7 +236,7 @@ def _content(request: Mapping[str, Any], content: Any) -> dict[str, Any]:
 
 
 def _fields(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return field name → JSON schema of a question's form; empty without a form."""
+    """Return field name → JSON schema of the field for a question's form; an empty dict if it has no form."""
     schema = request.get("requested_schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
@@ -221,14 +252,15 @@ def _main_field(request: Mapping[str, Any]) -> str | None:
 
 
 def _required(request: Mapping[str, Any]) -> Sequence[str]:
-    """Return the names of the form's required fields."""
+    """Return the names of the form's required fields; an empty list if the schema has none."""
     schema = request.get("requested_schema")
     names = schema.get("required") if isinstance(schema, Mapping) else None
     return names if isinstance(names, list) else []
 
 
 def _field_lines(request: Mapping[str, Any]) -> Sequence[str]:
-    """Return one line for each field of the form: name, rules as JSON, and description."""
+    """Return one line for each field of the form: name, `(optional)` unless required, rules as JSON, and
+    description."""
     required = _required(request)
     lines: list[str] = []
     for name, field in _fields(request).items():
@@ -252,5 +284,5 @@ def _how_to_answer(request: Mapping[str, Any]) -> str:
 
 
 def _misfit(request: Mapping[str, Any], answer: Any) -> DecisionError:
-    """Return the error for an answer that does not fit the question."""
+    """Return (not raise) the error for an answer that does not fit the question; the message explains how to answer."""
     return DecisionError(f"{brief_repr(answer)} is no answer to the question. {_how_to_answer(request)}")

@@ -24,29 +24,30 @@ logger = get_logger("graph_agent.approvals.policy")
 _FAILED = "The approval policy failed for this call, so a person must decide."
 """Description for the person if a policy raised or returned an invalid value."""
 _KEYS = {"allowed_decisions", "description"}
-"""Keys of a review that is given as a mapping."""
+"""Keys that a mapping may have which describes a review: see `read_review`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """How a person decides on a call that needs approval."""
+    """How a person decides on a call that needs approval: the result of a policy."""
 
     allowed: tuple[DecisionType, ...] = DECISIONS
-    """The decisions that a person may take."""
+    """The decisions that the person may choose from, in the order of `DECISIONS`."""
     description: str | None = None
-    """Text for the person; None if there is none."""
+    """Text that the request shows to the person; None if there is none."""
 
 
 def read_review(value: Any, where: str) -> Review | None:
-    """Return the review that a mark or a policy function requests; None if it requests no approval.
+    """Return the review that a tool's `approve` mark or a policy function requests; None if it requests no approval.
 
     Args:
-        value: True for approval with every decision; False or None for no approval; a text is a description for the
-            person, a list holds the allowed decisions; a mapping may have `allowed_decisions` and `description`.
-        where: Where the value comes from, for the error message.
+        value: True requests approval with every decision allowed; False or None requests none. A text is a description
+            for the person. A list holds the allowed decisions. A mapping may have the keys `allowed_decisions` and
+            `description`.
+        where: Text that names the source of the value, which begins the error message.
 
     Raises:
-        ConfigError: `value` has another form, or an unknown decision.
+        ConfigError: `value` has another form, an unknown key, an unknown decision, or an empty list of decisions.
     """
     if value is None or value is False:
         return None
@@ -81,16 +82,17 @@ def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
 
 
 async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Review | None:
-    """Return the review of a call; None if it needs no approval.
+    """Return the review of a call by all rules that select it; None if no rule does, so that it needs no approval.
 
-    A call that several rules select may be decided by the decisions that all of them allow; if there are none, it can
-    only be rejected. A mark that is invalid, and a rule that raises or returns an invalid value, select the call, and
-    are logged.
+    If several rules select the call, the person may take only decisions that all of them allow; if they have none in
+    common, the call can only be rejected. The first description is used. An invalid mark, and a rule that raises or
+    returns an invalid value, also select the call, so that a fault never runs it unseen; the fault is logged.
 
     Args:
-        call: The call, with references in the arguments resolved.
-        mark: Value of the tool's mark `approve`; None if it has none.
-        rules: Name patterns, as for `fnmatch`, and policy functions, which get a copy of the call.
+        call: The call, with references in the arguments replaced by their values.
+        mark: Value of the tool's metadata key `approve`; None if it has none.
+        rules: Name patterns (`fnmatch`, case-sensitive), and policy functions. A function, blocking or asynchronous,
+            receives a copy of the call and returns a value that `read_review` accepts.
     """
     found = [_checked(lambda: read_review(mark, f"the mark approve of the tool {call['name']!r}"))]
     for rule in rules:
@@ -110,7 +112,10 @@ async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Rev
 
 
 def _checked(read: Callable[[], Review | None]) -> Review | None:
-    """Return the review that `read` returns; a review that requires a decision if `read` raises `ConfigError`."""
+    """Return the review that `read` returns.
+
+    If `read` raises `ConfigError`, log it and return a review that asks a person.
+    """
     try:
         return read()
     except ConfigError as error:
@@ -119,8 +124,11 @@ def _checked(read: Callable[[], Review | None]) -> Review | None:
 
 
 async def _apply(rule: Callable[[Call], Any], call: Call) -> Review | None:
-    """Return the review that a policy function requests for a call; one that requires a decision if the function
-    fails."""
+    """Call a policy function with a copy of the call, await the result if needed, and read it as a review.
+
+    If the function raises, or its result is invalid, this is logged, and a review that asks a person is returned. None
+    if the function requests no approval.
+    """
     try:
         # A copy, so that the function cannot change the call.
         value = rule(copy.deepcopy(call))

@@ -19,7 +19,7 @@ DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
 
 
 class HeldCall(TracedCall):
-    """A call that waits for a person's decision, as events and the state store it."""
+    """A call that waits for a person's decision, in the form that events and the graph's state store."""
 
     id: str
     """Id of the call."""
@@ -39,7 +39,7 @@ class ActionRequest(TypedDict):
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
     args: dict[str, Any]
-    """The arguments."""
+    """The call's arguments, with references replaced by their values."""
     description: NotRequired[str]
     """Text for the person; absent if there is none."""
 
@@ -48,9 +48,9 @@ class ReviewConfig(TypedDict):
     """The decisions allowed for a call, in the form of LangChain's `ReviewConfig`."""
 
     action_name: str
-    """Name of the call."""
+    """Name of the call, as in the `name` of its `ActionRequest`."""
     allowed_decisions: list[DecisionType]
-    """The allowed decisions."""
+    """The decisions that a person may take on the call."""
 
 
 class ApprovalRequest(TypedDict):
@@ -60,21 +60,26 @@ class ApprovalRequest(TypedDict):
     """
 
     action_requests: list[ActionRequest]
-    """The calls."""
+    """The calls that wait."""
     review_configs: list[ReviewConfig]
     """The decisions allowed for each call."""
     call_ids: list[str]
-    """The ids of the calls, by which single calls can be decided."""
+    """Id of each call. An answer may use the ids to decide only some calls."""
     origins: NotRequired[list[dict[str, ArgumentOrigin]]]
-    """Where the arguments of each call come from; absent unless origins are traced."""
+    """For each call, argument name → where its value comes from; absent unless the agent traces origins."""
     tainted: NotRequired[list[list[str]]]
-    """Paths of each call's arguments that are sinks and come from untrusted text; absent unless origins are traced."""
+    """For each call, the paths of arguments that decide where the call goes (sinks) and hold untrusted text.
+
+    Absent unless the agent traces origins.
+    """
     error: NotRequired[str]
     """Why the previous answer was not accepted; absent for the first request."""
 
 
 def request_for(calls: Sequence[HeldCall], error: str | None = None) -> ApprovalRequest:
-    """Return the request for a person's decisions on some calls.
+    """Return the request that asks a person for decisions on some calls.
+
+    `origins` and `tainted` are included if traced.
 
     Args:
         calls: The calls, in the order of the request.
@@ -109,9 +114,12 @@ def is_approval_request(value: Any) -> bool:
 
 
 def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
-    """Return the approval request of an interrupt; None if the interrupt asks for something else.
+    """Return the approval request of an interrupt, LangChain's `HITLRequest` included.
 
-    LangChain's middleware asks about one call in its mode `per_call`; its value becomes a request of that call.
+    None if it asks for something else.
+
+    In its mode `per_call`, LangChain's middleware asks about a single call in another form, which is converted to a
+    request with that call.
     """
     value = interrupt.value
     if is_single_call(value):
@@ -127,7 +135,8 @@ def approval_requests(interrupts: Sequence[Interrupt]) -> dict[str, Mapping[str,
 
 
 def is_single_call(value: Any) -> bool:
-    """Whether the value of an interrupt is one call, as LangChain's middleware asks in its mode `per_call`.
+    """Whether an interrupt's value has the form in which LangChain's middleware asks about one call, in its mode
+    `per_call`.
 
     Such a value has the type `tool_approval`, a `name`, a `tool_call_id`, and a mapping of `args`.
     """
@@ -140,14 +149,20 @@ def is_single_call(value: Any) -> bool:
 
 
 def _published(interrupt: Interrupt) -> list[DecisionType]:
-    """Return the decisions that the interrupt's schema of the answer names; all if it names none."""
+    """Return the decisions that the interrupt's response schema mentions, in the order of `DECISIONS`.
+
+    All if it has none.
+    """
     # The allowed decisions are published in the schema of the answer only.
     schema = json.dumps(interrupt.response_schema or {}, default=str)
     return [kind for kind in DECISIONS if f'"{kind}"' in schema] or [*DECISIONS]
 
 
 def joined_calls(requests: Sequence[Mapping[str, Any]]) -> list[HeldCall]:
-    """Return the calls of all requests in their order; their ids are numbers from 1 if an id occurs twice."""
+    """Return the calls of several approval requests as one list, request by request.
+
+    If an id occurs twice, all calls get new ids, the numbers "1", "2" and so on.
+    """
     calls = [call for request in requests for call in calls_of_request(request)]
     # Delegates have ids of their own, which may be equal.
     if len({call["id"] for call in calls}) == len(calls):
@@ -156,7 +171,10 @@ def joined_calls(requests: Sequence[Mapping[str, Any]]) -> list[HeldCall]:
 
 
 def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return one request for the calls of all requests, in their order, with the errors of all."""
+    """Return one approval request for the calls of several, in the form of `joined_calls`.
+
+    The errors of the requests are joined by spaces. A single request is returned unchanged.
+    """
     if len(requests) == 1:
         return requests[0]
     errors = [request["error"] for request in requests if "error" in request]
@@ -164,9 +182,10 @@ def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
-    """Return the calls of an approval request; without ids in the request, their ids are numbers from 1.
+    """Return the calls of an approval request, also of one that LangChain's middleware made.
 
-    A call without allowed decisions allows all.
+    A request without `call_ids` gives the calls the ids "1", "2" and so on. A call whose review names no decisions
+    allows every decision.
     """
     actions, configs = request["action_requests"], request["review_configs"]
     # Interfaces address calls by id, so calls without ids get numbers.
@@ -192,11 +211,15 @@ def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
 
 
 def asks_again(entries: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> bool:
-    """Whether an approval request is missing in the delegate's own events, because its middleware asks.
+    """Whether the newest approval events of a delegate lack a request that it asks now, so that the caller must record
+    it.
+
+    This is so for requests of LangChain's middleware inside the delegate, which have no `call_ids` and record no
+    events.
 
     Args:
-        entries: The delegate's approval events of this input.
-        request: The approval request that it asks.
+        entries: The delegate's approval events of this input, oldest first.
+        request: The approval request that the delegate asks.
     """
     ids = [call["id"] for call in calls_of_request(request)]
     recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]

@@ -23,9 +23,10 @@ _FENCE = "```"
 
 
 def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
-    """Return an `ApprovalRequest` as text: the calls with all their arguments, and how to answer.
+    """Return an `ApprovalRequest` as text: a numbered list of the calls with all their arguments, and how to answer.
 
-    A person approves what is shown, so nothing is left out, and invisible characters are shown as escapes.
+    A person approves what is shown, so nothing is shortened, and invisible characters are shown as escapes. The error
+    of the previous answer follows the calls.
 
     Args:
         request: The request.
@@ -46,8 +47,8 @@ def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
 
 
 def parse_answer(text: str) -> Any:
-    """Return a text that answers another question than an approval: JSON objects and arrays as values, else the
-    text."""
+    """Parse a person's answer to a question that is no approval: the value of a JSON object or array, any other text
+    unchanged."""
     if text.strip()[:1] in ("{", "["):
         with suppress(ValueError):
             return json.loads(text)
@@ -55,7 +56,10 @@ def parse_answer(text: str) -> Any:
 
 
 def how_to_answer(calls: Sequence[HeldCall]) -> str:
-    """Return a sentence that explains how to decide on calls in text, for the decisions that they allow."""
+    """Return a sentence that explains, for a person, how to decide on calls in text.
+
+    It lists the decisions that at least one of the calls allows.
+    """
     allowed = {kind for call in calls for kind in call["allowed_decisions"]}
     forms = {
         "approve": '"approve"',
@@ -72,19 +76,21 @@ def how_to_answer(calls: Sequence[HeldCall]) -> str:
 def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
     """Parse a person's message as decisions, in a form that `read_decisions` accepts.
 
-    The message is JSON, one decision for all calls such as `approve` or `reject: <reason>`, or a line `<number or id>:
-    <decision>` for each call. Only complete decisions count: "yes, but use another file" is none.
+    The message is JSON, or one decision for all calls such as `approve` or `reject: <reason>`, or one line `<number or
+    id>: <decision>` for each decided call. A text counts only if it is a decision as a whole: "yes, but use another
+    file" is refused.
 
     Args:
         text: The message; a Markdown code block around it is removed.
-        calls: The calls of the request.
+        calls: The calls of the request, numbered from 1 in this order.
 
     Returns:
-        One decision for all calls such as `{"type": "approve"}`; a mapping of call id → decision for lines; for JSON
+        For one decision: that decision, such as `{"type": "approve"}`. For lines: a mapping of call id → decision. For
+            JSON:
         its value, or the value of its key `decisions`.
 
     Raises:
-        DecisionError: The text has no decision, a line is none, or a call is decided twice.
+        DecisionError: The text contains no decision, one line is no decision, or a call is decided twice.
     """
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE):
@@ -121,7 +127,10 @@ def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
 
 
 def _decision(text: str) -> dict[str, Any] | None:
-    """Return the decision that a text states; None if it states none."""
+    """Parse one decision from a text, such as `yes`, `reject: <reason>`, `respond: <text>` or `edit: {…}`.
+
+    Returns None for any other text, and for an edit whose arguments are no valid JSON.
+    """
     if _APPROVAL.fullmatch(text):
         return {"type": "approve"}
     if (found := _REJECTION.fullmatch(text)) is not None:
@@ -137,7 +146,12 @@ def _decision(text: str) -> dict[str, Any] | None:
 
 
 def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
-    """Return the id of a call given by its number in the question, or by its id; None for neither."""
+    """Return the id of the call that a person refers to by its number in the question or by its id.
+
+    None if there is none.
+
+    A number wins over an equal id.
+    """
     ids = [call["id"] for call in calls]
     # A number first, because the question shows no ids.
     if key.isdecimal() and 1 <= int(key) <= len(ids):
@@ -146,5 +160,5 @@ def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
 
 
 def _no_decision(text: str, calls: Sequence[HeldCall]) -> DecisionError:
-    """Return the error for a text without a decision, which explains how to answer."""
+    """Return (not raise) the error for a text without a decision; the message explains how to answer."""
     return DecisionError(f"{excerpt(text)!r} is no decision on the calls that wait. {how_to_answer(calls)}")

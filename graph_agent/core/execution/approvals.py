@@ -33,22 +33,31 @@ from graph_agent.core.tools.delegation import DelegationResult
 from graph_agent.core.tools.read_result import READ_RESULT
 
 _TAINTED = "Untrusted text decides where this call goes. {}."
-"""Description for the reviewer; takes the origins of the arguments."""
+"""Description for the reviewer of a call with untrusted text in a decisive argument.
+
+The field is the origins as text.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """A person's approval of one call, which holds for exactly these arguments."""
+    """A person's approval of one call. It is valid only for a call with exactly the same name and arguments."""
 
     call: Call
+    """The approved call."""
     edited: str | None = None
-    """Name of the call that the person replaced by this one; None if the call was approved as planned."""
+    """Tool name of the planned call, which the person replaced by `call`; None if the call was approved as planned."""
 
     def covers(self, call: Call, review: Review) -> bool:
-        """Whether a call, with its review (the decisions that its policy allows), needs no further decision.
+        """Whether this approval permits running a call, so that no person must be asked again.
 
-        An edit approves the new call only if its own policy allows edits, and only for the same tool: another tool's
-        call was reviewed by the rules of the first.
+        The call must equal the approved one. If the approval is an edit, the call must also be of the same tool as the
+        planned call, and its own policy must allow edits; otherwise it was reviewed only by the rules of the other
+        tool.
+
+        Args:
+            call: The call that is about to run.
+            review: The decisions that the call's policy allows.
         """
         if not _equal(call, self.call):
             return False
@@ -60,13 +69,16 @@ async def held_calls(
 ) -> list[HeldCall]:
     """Return the calls that a person must decide on before they may run; empty if the agent has no approval policy.
 
-    A call that a person was asked about stays in the list until it is decided, even if the policy has changed. Raises
-    what a policy function raises.
+    A call is held if its tool's mark or a rule selects it, or an argument that decides where it goes is untrusted and
+    `on_tainted` is `ask`, and no earlier approval covers it. A call that was already shown to a person stays held until
+    it is decided, even if the policy has changed since. An exception in a policy function also holds the call. The
+    calls are set as `reviewed_together`, which policy functions may read.
 
     Args:
-        calls: Calls that could run, references resolved. Calls with a fault and client calls are left out.
-        wave: Events since the newest plan, which show the requests and decisions so far.
-        deps: The agent's parts.
+        calls: Calls that could run, with references replaced by values. Calls with a `fault` and calls of client tools
+            are never held.
+        wave: Events since the newest plan, which contain the requests and decisions so far.
+        deps: The agent's parts, which have the tools with their marks.
         settings: The configuration of the run, with the approval rules.
     """
     if settings.approve is None:
@@ -91,7 +103,13 @@ async def held_calls(
 
 
 def _review_of_tainted(call: Call, review: Review | None) -> Review:
-    """Return the review of a call with an argument from untrusted text, whose description names the origin."""
+    """Return the review of a call with an argument from untrusted text; the description begins with the text's origins.
+
+    Args:
+        call: The call, whose origins were traced.
+        review: The review by the agent's policy, whose decisions and description are kept; None if the policy selects
+            nothing, so that every decision is allowed.
+    """
     found = [_TAINTED.format("; ".join(origins_text(call, tainted=True)))]
     if review is None:
         return Review(description=found[0])
@@ -101,11 +119,11 @@ def _review_of_tainted(call: Call, review: Review | None) -> Review:
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
     """Return why middleware may not run another call in place of the planned one, for the model; None if it may.
 
-    A replacement that needs approval may run only if the planned call is of the same tool and needed approval, too, so
-    that a person has approved it.
+    A replacement that needs no approval may run. One that needs approval may run only if it is of the same tool as the
+    planned call and that call needed approval, too, so that a person has seen it. An equal call is always permitted.
 
     Args:
-        task: The task of the planned call.
+        task: The node's task that runs the planned call.
         planned: The call as planned.
         replacement: The call that middleware wants to run.
     """
@@ -126,8 +144,11 @@ async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str
 
 
 def _may_run(name: str, deps: AgentDeps) -> bool:
-    """Whether calls of this name need the approval of the agent: not those of client tools, which the caller of the run
-    executes, of `read_result`, and of unknown names, unless middleware may run tools that the agent does not know."""
+    """Whether this agent runs calls of a name itself, so that its approval policy applies to them.
+
+    False for client tools, which the program that started the run executes; for `read_result`; and for unknown names,
+    unless middleware may run tools that the agent does not know.
+    """
     toolbox = deps.toolbox
     if name in toolbox.client_tools or name == READ_RESULT:
         return False
@@ -136,10 +157,13 @@ def _may_run(name: str, deps: AgentDeps) -> bool:
 
 
 def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
-    """Return a wave's calls as last requested, and the approvals given since, each by call id.
+    """Return the calls of a wave that a person was asked about, as newest requested, and the approvals given since.
 
     Args:
-        wave: Events since the newest plan.
+        wave: Events since the newest plan. Requests and decisions about calls of delegates are ignored.
+
+    Returns:
+        Call id → held call, and call id → approval. Rejected and undecided calls have no approval.
     """
     requested: dict[str, HeldCall] = {}
     grants: dict[str, _Grant] = {}
@@ -158,12 +182,12 @@ def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str
 
 
 def _call_of(held: HeldCall) -> Call:
-    """Return the call that a request is about."""
+    """Return the plain call of a held call: id, name and arguments only."""
     return {"id": held["id"], "name": held["name"], "arguments": held["arguments"]}
 
 
 def _held(call: Call, review: Review) -> HeldCall:
-    """Return a call as it appears in an approval request."""
+    """Return a call as it appears in an approval request, with the decisions and the description of its review."""
     held: HeldCall = {
         "id": call["id"],
         "name": call["name"],
@@ -186,14 +210,18 @@ def _equal(one: Call, other: Call) -> bool:
 
 
 def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
-    """Return the value of the interrupt that asks a delegate's question.
-
-    For a question in words: `{"type": "delegation_input", "id": …, "question": …, "delegate": …}`. An approval request
-    keeps its form; the descriptions of its actions name the delegate, for interfaces that show nothing else.
+    """Return the value of the interrupt by which a delegation asks a person the question of its delegate.
 
     Args:
         call: The delegation's call.
-        task: The delegate's task with the question.
+        task: The delegate's task, which waits for an answer.
+
+    Returns:
+        For a question in words: `{"type": "delegation_input", "id": …, "question": …, "delegate": …}`. An approval
+            request
+        keeps its own keys, and gets `delegate` and `delegation` (the call's id). The descriptions of its actions begin
+            with
+        the delegate's name, for interfaces that show only descriptions.
     """
     delegate = delegate_name(call["name"])
     value: dict[str, Any] = {}
@@ -209,17 +237,18 @@ def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
 def approval_events(
     call: Call, task: RemoteTask | None, answer: Any, result: DelegationResult, step: int
 ) -> list[StoredEvent]:
-    """Return the approval events that one run of a delegation adds to the history: first those of the delegate.
+    """Return the approval events that one run of a delegation adds to the history of the delegating session.
 
-    A request that the delegate itself does not record is recorded here, and so are the decisions in the answer to it. A
-    question that is asked again gets no second request.
+    First come the events that the delegate recorded itself. If the delegate does not record its requests, the decisions
+    in `answer` and the newest request follow. A question that is asked again, because the answer could not be used,
+    gets no second request and no decisions.
 
     Args:
         call: The delegation's call.
-        task: The waiting task that the run continued; None for the first run.
-        answer: The person's answer to it; None if there is none.
-        result: The result of the run.
-        step: Number of the plan for the events.
+        task: The delegate's waiting task that this run continued; None for the first run.
+        answer: The person's answer to the question of `task`; None if there is none.
+        result: The result of this run.
+        step: Number of the plan, for the events.
     """
     delegate = delegate_name(call["name"])
     events = [_of_delegate(entry, call, step) for entry in result.approvals]
@@ -242,8 +271,8 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
     """Whether a delegate asks its last question again, because the answer could not be used.
 
     Args:
-        waiting: The task with the question.
-        before: The task that the answer was for; None if there is none.
+        waiting: The delegate's task with the present question.
+        before: The delegate's task before the answer; None if nothing was answered.
     """
     request = waiting.get("request", {})
     if "error" in request:
@@ -255,38 +284,47 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
 
 
 def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:
-    """Return a delegate's event for the history of the delegating session, with the delegate's name and the call's
-    id."""
+    """Return a copy of a delegate's event for the history of the delegating session.
+
+    The copy has the session's step, the delegate's name (see `_path`), and the id of the delegation's call.
+    """
     path = _path(delegate_name(call["name"]), entry)
     return {**entry, "step": step, "delegate": path, "delegation": call["id"]}
 
 
 def _path(delegate: str, inner: Mapping[str, Any]) -> str:
-    """Return the delegate's name, followed by that of the delegate inside it that asks: `outer/inner`.
+    """Return the delegate's name; if a delegate of the delegate asks, both names as `outer/inner`.
 
     Args:
-        inner: An event or request, with `delegate` if it comes from a nested delegate.
+        delegate: Name of the delegate of this agent.
+        inner: An event or request, which has a key `delegate` if it comes from a nested delegate.
     """
     nested = inner.get("delegate")
     return f"{delegate}/{nested}" if isinstance(nested, str) else delegate
 
 
 def _with_delegate(action: Mapping[str, Any], delegate: str) -> dict[str, Any]:
-    """Return an action of an approval request whose description begins with the delegate's name."""
+    """Return a copy of an action of an approval request, whose description begins with `Delegate <name>`."""
     described = action.get("description")
     return {**action, "description": f"Delegate {delegate}: {described}" if described else f"Delegate {delegate}"}
 
 
 async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware: str) -> list[StoredEvent]:
-    """Return the events of a request that middleware asked in a task, and of the decisions that answered it.
+    """Return the events of the newest approval request that middleware made in a task, and of the decisions on it.
 
-    Empty if the task was not resumed with an answer, the session stores nothing, or the answer has no decisions. Call
-    it once the middleware has accepted the answer. Of several requests of one task, only the newest has events.
+    The request is read from the checkpoint, because middleware records no events. Call this once the middleware has
+    accepted the answer. Of several requests of one task, only the newest gets events.
 
     Args:
-        task: The task, of a call or of the hooks after a model's reply.
-        planned: The calls that the request may be about, as planned; LangChain's requests have no ids.
-        middleware: Name of the middleware for the events.
+        task: The node's task that was resumed: of a call, or of the hooks after a model's reply.
+        planned: The calls that the request may be about, as planned. LangChain's requests have no ids, so the ids of
+            calls with equal name and arguments are used.
+        middleware: Name of the middleware, for the events.
+
+    Returns:
+        An `approval_request` event and one `approval_decision` event for each decision. Empty if the task was not
+            resumed with
+        an answer, there is no checkpointer, the interrupt was no approval, or the answer holds no decisions.
     """
     saver, at = checkpoint_of(task)
     if not count_resume_values(task.config) or saver is None or at is None:
@@ -310,7 +348,10 @@ async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware
 
 
 def _with_ids(calls: Sequence[HeldCall], planned: Sequence[ToolCall]) -> list[HeldCall]:
-    """Return the calls with the ids of planned calls of equal name and arguments; each planned call is used once."""
+    """Return the calls with the ids of the planned calls of equal name and arguments.
+
+    Each planned call is used once. A call without an equal planned call keeps its own id.
+    """
     left = [*planned]
     found: list[HeldCall] = []
     for call in calls:

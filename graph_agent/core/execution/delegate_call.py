@@ -40,12 +40,12 @@ MOST_PROGRESS_LINES = 200
 
 
 class ProgressReporter:
-    """Emits a delegate's progress on the custom stream, and collects it as `delegation_progress` events.
+    """Emits the progress of a delegate on the custom stream, and collects it in `events` for the history.
 
     Args:
         call: The delegation's call.
         step: Number of the plan.
-        runtime: LangGraph's runtime of the node, which has the stream.
+        runtime: LangGraph's runtime of the node, which has the custom stream.
     """
 
     def __init__(self, call: Call, step: int, runtime: Runtime[Any]) -> None:
@@ -57,30 +57,38 @@ class ProgressReporter:
         self.events: list[StoredEvent] = []
 
     def __call__(self, text: str) -> None:
-        """Emit one line of progress; from line `MOST_LINES` + 1 on, no event is collected."""
+        """Emit one line of progress as a `delegation_progress` part, and append the event to `events`.
+
+        After `MOST_PROGRESS_LINES` lines, further lines are emitted but not collected.
+        """
         fields = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **fields})
         if len(self.events) < MOST_PROGRESS_LINES:
             self.events.append(event("delegation_progress", self._step, **fields))
 
     def pass_on(self, part: Any) -> None:
-        """Emit a part of the delegate's own stream on the custom stream of this run."""
+        """Emit a part of the delegate's own custom stream, unchanged, on the custom stream of this run."""
         self._context.run(self._runtime.stream_writer, part)
 
 
 class UsageTally:
-    """Sums the usage of a delegation, including attempts that raise or are cancelled."""
+    """Sums the tokens and model calls of one delegation in `usage`, including attempts that raise or are cancelled."""
 
     def __init__(self) -> None:
         self.usage: Usage = NO_USAGE
 
     def __call__(self, usage: Usage) -> None:
-        """Add the usage of one attempt."""
+        """Add the usage of one attempt to `usage`."""
         self.usage = add_usage(self.usage, usage)
 
 
 def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
-    """Return the delegate's task of this call that waits for a person; None if there is none."""
+    """Return the task of a delegate that waits for a person's answer in this call; None if there is none.
+
+    Args:
+        remote: The state field `remote`, which holds the open tasks of delegates; None if nothing is stored.
+        call: The delegation's call.
+    """
     return remote["open"].get(call["id"]) if remote else None
 
 
@@ -95,7 +103,11 @@ def delegation_update(
     answer: Any,
     times: Mapping[str, float],
 ) -> list[tuple[str, Any]]:
-    """Return the state update of a delegation: the message and events of its result, or its task that waits.
+    """Return the state update of a delegation, as pairs of field and value.
+
+    If the delegate asks a person, the update stores the delegate's waiting task, progress and usage, and has no result.
+    Otherwise it has the result message for the model, shortened to the limits, and the result event with the full
+    content. Content of an untrusted delegate is fenced in the message.
 
     Args:
         call: The delegation's call.
@@ -103,8 +115,8 @@ def delegation_update(
         settings: The configuration of the run, which limits the output shown to the model.
         step: Number of the plan.
         progress: The progress events so far.
-        waited: The call's task that was waiting for a person; None if there was none.
-        answer: The person's answer; None if there is none.
+        waited: The delegate's task that waited for a person before this run; None if there was none.
+        answer: The person's answer to that task; None if there is none.
         times: Durations for the event, as `CallTimer.fields` returns them.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
@@ -145,7 +157,10 @@ def delegation_update(
 
 
 class _WaitingError(GraphBubbleUp):
-    """Raised through middleware when the delegate waits for a person; middleware lets it pass like an interrupt."""
+    """Raised through middleware when the delegate asks a person.
+
+    Like an interrupt, it is no `Exception` that retries catch.
+    """
 
 
 async def run_through_middleware(
@@ -155,16 +170,18 @@ async def run_through_middleware(
     run: Callable[[Call], Awaitable[DelegationResult]],
     failed: Callable[[BaseException], DelegationResult],
 ) -> DelegationResult:
-    """Run a delegation through tool-call middleware, which may run it again or answer in its place.
+    """Run a delegation through tool-call middleware, which may run it several times or return a result without running
+    it.
 
-    If the delegate waits for a person, that result is returned past the middleware.
+    If the delegate asks a person, its result is returned past the middleware. A tool that middleware wants to run in
+    place of the delegation is refused with a `skipped` result.
 
     Args:
-        task: The task of the call.
+        task: The node's task of this call.
         around: The agent's combined tool-call middleware.
         call: The delegation's call.
-        run: Runs the delegation once; an exception becomes a result that middleware sees as an exception.
-        failed: Converts a delegate's exception to a result.
+        run: Runs the delegation once.
+        failed: Converts an exception of `run` to a result, which middleware sees as an exception (`raised`).
 
     Raises:
         GraphBubbleUp: The delegate or the middleware interrupts the graph to ask a person.
@@ -195,14 +212,15 @@ async def run_through_middleware(
 
 
 def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> DelegationResult:
-    """Return the middleware's output as a result of the delegation.
+    """Return the output of the middleware as the result of the delegation.
 
-    An unchanged output is the delegate's own result. A changed output keeps the facts that a message lacks: the value
-    of equal content, the conversation, the history, and that the delegate is untrusted.
+    An output that equals the result of a run is that result. A changed output keeps the facts that a message lacks: the
+    structured value if the content is unchanged, the conversation id, the history, and that the delegate is untrusted.
 
     Args:
         output: The output of the middleware.
-        results: The results of the delegation's runs, oldest first; empty if middleware answered in its place.
+        results: The results of the delegation's runs, oldest first; empty if middleware gave a result without running
+            it.
     """
     for result in reversed(results):
         same = (output.status in SUCCESSES) == (result.status in SUCCESSES)
@@ -224,11 +242,11 @@ def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> Deleg
 
 
 def checked_result(returned: object) -> DelegationResult:
-    """Return a delegate's result with its values as plain JSON.
+    """Validate what a delegate's `run` returned, and return a copy whose values are plain JSON.
 
     Raises:
-        TypeError: It is no `DelegationResult`, a field has another type or an unknown status, or an object in it has no
-            text of its own.
+        TypeError: `returned` is no `DelegationResult`; a field has a wrong type, an unknown status, or an entry that is
+            no event; or a value holds an object whose text would be only its memory address.
         ValueError: A value is nested too deeply.
     """
     if not isinstance(returned, DelegationResult):
@@ -252,15 +270,16 @@ async def run_delegate(
 ) -> DelegationResult:
     """Run one attempt of a delegation, or resume the delegate's task that waits for a person, and return the result.
 
-    The call is not run (status `invalid` or `skipped`) if its task is missing or the delegation depth is used up. An
-    exception of the delegate is raised.
+    The delegate is not called, and a result describes why, if the call's arguments do not fit (`invalid`), the
+    delegation depth is used up (`skipped`), or the delegate cannot resume a task (`error`). Exceptions of the delegate
+    are raised.
 
     Args:
-        task: The task of the call.
+        task: The node's task of this call.
         call: The delegation's call.
         answer: The person's answer to the delegate's question; None if it asked none.
         progress: Receives the delegate's progress.
-        tally: Receives the delegate's usage.
+        tally: Receives the delegate's usage; usage of earlier attempts in it counts against the budget.
     """
     deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
     handle = handle_of(configurable)
@@ -300,12 +319,13 @@ async def run_delegate(
 
 
 def _share(task: Task, attempts: Usage) -> RemainingBudget:
-    """Return one delegation's share of the remaining budget; it is equal for all delegations of the wave.
+    """Return the part of the remaining budget that one delegation may use; it is equal for all delegations of the wave.
 
-    Tokens and cost are divided, time is not, as delegations run in parallel. Without a budget the share has no limits.
+    Tokens and cost are divided by the number of delegations in the wave. Time is not, because they run in parallel.
+    Without a configured budget, the returned budget has no limits.
 
     Args:
-        task: One delegation of the wave.
+        task: The node's task of one delegation of the wave.
         attempts: Usage of the earlier attempts of this delegation, which counts as used.
     """
     if not has_budget(task.settings):
@@ -317,9 +337,10 @@ def _share(task: Task, attempts: Usage) -> RemainingBudget:
 
 
 def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
-    """Return the last `count` messages with text, oldest first, to give to a delegate.
+    """Return copies of the last `count` messages of users and the model that have text, oldest first, to give to a
+    delegate.
 
-    Tool calls, results and hidden messages are left out, as they have no meaning outside this run.
+    The copies hold the text alone and are marked as context. Tool calls, results and hidden messages are left out.
     """
     context: list[AnyMessage] = []
     for message in reversed(messages):
@@ -334,5 +355,5 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
 
 
 def failed_delegation(content: str) -> DelegationResult:
-    """Return the result of a delegation that failed; `content` is text for the model."""
+    """Return the result, with status `error`, of a delegation that failed; `content` is text for the model."""
     return DelegationResult(content, "error")

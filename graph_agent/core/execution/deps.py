@@ -45,23 +45,26 @@ ToolCallWrapper = Callable[
     [Call, RunnableConfig, Runtime[Any], Callable[[Call, BaseTool | None], Awaitable[CallResult]]],
     Awaitable[CallResult],
 ]
-"""Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs the call,
-with a tool of middleware or None."""
+"""Wraps the execution of a call by middleware.
+
+It receives the call, the task's config and runtime, and a function that runs a call. That function takes the call to
+run, and a tool that middleware provides for it or None.
+"""
 
 
 class Slots:
-    """Limits how many calls of one wave (the calls of one plan) run at once."""
+    """Limits how many calls of one wave (the parallel calls of one plan) run at once."""
 
     def __init__(self) -> None:
         # Shared by the tasks of a wave, by checkpoint id; an entry is dropped when no task refers to it.
         self._waves: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of_wave(self, runtime: Runtime[Any], limit: int) -> asyncio.Semaphore:
-        """Return the semaphore that a call holds while it runs; all calls of one wave get the same.
+        """Return the semaphore that a call must hold while it runs. All calls of one wave get the same one.
 
         Args:
             runtime: The calling task's runtime; the tasks of one wave have the same checkpoint id.
-            limit: Maximum of calls that run at once; the value of the wave's first call is used.
+            limit: Maximum of calls that run at once. Only the value of the wave's first call is used.
         """
         wave = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
         return self._waves.setdefault(wave, asyncio.Semaphore(limit))
@@ -69,14 +72,17 @@ class Slots:
 
 @dataclass(frozen=True)
 class AgentDeps:
-    """The parts of one agent, made once and shared by all its runs; `replace` makes variants with other parts."""
+    """The parts of one agent, made once and shared by all its runs.
+
+    Immutable; `dataclasses.replace` makes a copy with other parts and empty caches.
+    """
 
     models: ModelPool
-    """Every model that this agent may use; `client`, `planner` and `tool_calling` belong to the configured one."""
+    """Every model that this agent may use. `client`, `planner` and `tool_calling` are those of the configured model."""
     client: ModelClient
-    """Sends requests to the model."""
+    """Sends requests to the configured model, with the tools offered."""
     planner: StructuredPlanner
-    """Requests structured plans, in wave mode."""
+    """Requests structured plans (JSON objects that describe a whole wave of calls), in mode `wave`."""
     toolbox: Toolbox
     """The tools and delegates that the model may call."""
     prompts: Prompts
@@ -84,20 +90,34 @@ class AgentDeps:
     config: LoopConfig
     """The agent's own configuration, before a run's context changes it."""
     tool_calling: Mode
-    """How the model calls tools: `native` through the provider, `text` in the text, `wave` by a structured plan."""
+    """How the configured model calls tools, used where the settings have `auto`.
+
+    `native`: through the provider's tool calls. `text`: written in the reply's text. `wave`: by a structured plan.
+    """
     system_prompt: PromptContent | Callable[[], PromptContent]
-    """The system prompt, or a function that returns it and is called at each request, as the text may contain the date.
-    Empty if there is none."""
+    """The agent's system prompt, or a function that returns it. Empty if there is none.
+
+    The function is called for each request, because the text may contain the date.
+    """
     system_text: str | None = None
-    """The system prompt before its variables have values; None if a function of the program returns it."""
+    """The system prompt as a template, before its variables are filled in.
+
+    None if a function of the program returns it.
+    """
     response: ResponseSchema | None = None
-    """Format of the structured response; None for an answer in free text."""
+    """Format of the structured response (the agent's `response_format`); None for an answer in free text."""
     plan_schema: type[PlanningResult] = PlanningResult
     """Schema of structured plans; a subclass may declare the type of `slots`."""
     cache: BaseCache[Any] | None = None
-    """Cache of plans, for runs with a `plan_cache_ttl_s`; None if plans are not cached."""
+    """Cache in which plans are stored, for runs whose settings have a `plan_cache_ttl_s`.
+
+    None if plans are not cached.
+    """
     agentic_loop: bool | None = None
-    """How `AGENTIC_LOOP_ENABLED` sets the planner of every session: True for `wave`, False for `dag`, None if unset."""
+    """How the environment variable `AGENTIC_LOOP_ENABLED` sets the planner of every session; None if it is unset.
+
+    True for planner `wave`, which may plan again after each wave. False for planner `dag`, which makes one plan.
+    """
     context_schema: type[AgentContext] = AgentContext
     """Type of a run's context. Under a parent graph, the context may be the parent's own mapping."""
     memory: AgentMemory | None = None
@@ -107,35 +127,43 @@ class AgentDeps:
     hooks: tuple[LoopHook, ...] = ()
     """Loop hooks, which inspect replies of the model, in call order."""
     rewriters: tuple[LoopHook, ...] = ()
-    """Loop hooks that rewrite the tool results of requests, in call order."""
+    """Those loop hooks that rewrite the tool results which a request shows to the model, in call order."""
     wrap_tool_call: ToolCallWrapper | None = None
-    """Runs each tool call through the middleware; None to run calls directly."""
+    """Runs each tool call through the agent's middleware; None if no middleware wraps calls."""
     runs_added_tools: bool = False
     """Whether middleware may add tools to requests and run their calls itself."""
     whole_replies: bool = False
-    """Whether middleware may rewrite a reply after its last token, so that no token may be shown before it has."""
+    """Whether middleware may change a reply after its last token, so that no token may be streamed before middleware
+    ran."""
     hook_set: MiddlewareNodes | None = None
-    """Hooks of middleware that are nodes of the graph; None if there are none."""
+    """Middleware hooks that run as nodes of the graph, such as `before_model`; None if there are none."""
     client_tool_choice: str | None = None
-    """The `tool_choice` of requests with client tools (the caller's own); None to leave the choice to the model."""
+    """The provider's `tool_choice` for requests with client tools (tools that the program which started the run
+    executes).
+
+    None to leave the choice to the model.
+    """
     parallel_client_calls: bool = True
     """Whether a plan may call several client tools at once."""
     slots: Slots = field(default_factory=Slots)
     """Limits the calls of a wave that run at once."""
     variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
-    """Dependencies of runs whose context changes them: the context as JSON → the dependencies (see `deps_of_run`)."""
+    """Cache of the dependencies for runs whose context changes them: relevant parts of the context as JSON →
+    dependencies."""
     _clients: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    """Client → the same client with the tools that this variant offers."""
+    """Cache of `offering`: client → the same client with the tools of this variant."""
     # Not copied by `replace`, so that a copy with other parts begins with an empty cache.
     _instructions: BoundedCache[tuple[Any, ...], str] = field(init=False, repr=False, default_factory=BoundedCache)
+    """Cache of `instructions`."""
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: LoopState) -> LoopConfig:
-        """Return the effective configuration: the agent's own, then the run's context, then later changes, which win.
+        """Return the effective configuration: the agent's own, overridden by the run's context, then by changes in the
+        session.
 
         Args:
             runtime: The node's runtime, which has the run's context.
             config: The node's config; in a delegated run it holds the remaining budget, which tightens the limits.
-            loop: The loop state, which has the session's changes.
+            loop: The loop state, which has the session's changes (`config_overrides`, `approve`).
 
         Raises:
             ConfigError: The context or a change is invalid.
@@ -150,10 +178,10 @@ class AgentDeps:
         return tighten_limits(own, remaining) if remaining else own
 
     def offering(self, client: ModelClient) -> ModelClient:
-        """Return a client that offers the toolbox's present tools, client tools and delegates, and has the caller's
-        tool choice.
+        """Return a client that offers the toolbox's present tools, client tools and delegates, with the run's tool
+        choice.
 
-        The given client is returned if it does so already; otherwise one changed copy for each client is kept.
+        The given client itself is returned if it already offers them. Otherwise a changed copy is made once and cached.
         """
         if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
             return client
@@ -164,13 +192,13 @@ class AgentDeps:
         return self._clients[client]
 
     def without(self, names: Collection[str]) -> AgentDeps:
-        """Return the dependencies without some tools and delegates; the same object if `names` is empty or no tool
-        would remain.
+        """Return a copy of the dependencies that lacks some tools and delegates.
 
-        Some providers refuse a history with calls if the request has no tools.
+        The same object is returned if `names` is empty or contains every tool: some providers refuse a history with
+        calls if the request offers no tools.
 
         Args:
-            names: Names of calls, `delegate_to_<name>` for a delegate.
+            names: Names of calls: tool names, or `delegate_to_<name>` for a delegate.
         """
         if not names or set(self.toolbox.names) <= set(names):
             return self
@@ -178,9 +206,10 @@ class AgentDeps:
         return replace(self, client=self.client.without(names), toolbox=narrower)
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """Return the tool calling mode of a run: that of the settings, or with `auto` that of the model.
+        """Return how the model calls tools in a run: the settings' `tool_calling`, or the model's own mode if that is
+        `auto`.
 
-        It is `wave` whatever they are if the operator has disabled the agentic loop.
+        Always `wave` if the operator has disabled the agentic loop (`agentic_loop` is False).
         """
         # The operator's variable wins over the agent's author.
         if self.agentic_loop is False:
@@ -189,17 +218,22 @@ class AgentDeps:
 
     @property
     def steps_for_a_wave(self) -> int:
-        """Number of supersteps that another plan, its wave and the answer need."""
+        """Number of LangGraph supersteps that one more plan, its wave and the answer need, nodes of middleware hooks
+        included."""
         return STEPS_FOR_A_WAVE + (self.hook_set.supersteps if self.hook_set else 0)
 
     def caches_plans(self, settings: LoopConfig) -> bool:
-        """Whether plans of a run with these settings are kept in the agent's cache."""
+        """Whether plans of a run with these settings are stored in the agent's cache: there is a cache and a time to
+        live."""
         return self.cache is not None and settings.plan_cache_ttl_s is not None
 
     async def prepare(self) -> None:
-        """Load descriptions of delegates and changed tools, and offer them to the model; waits a few seconds at most.
+        """Load descriptions of delegates and changed tools, and offer them to the model.
 
-        Raises `ConfigError` if a new tool cannot be offered.
+        If something changed, the caches of clients, instructions and versions are cleared. Waits a few seconds at most.
+
+        Raises:
+            ConfigError: A new tool cannot be offered.
         """
         if await self.toolbox.refresh():
             self.client.offer(self.toolbox.schemas)
@@ -209,20 +243,24 @@ class AgentDeps:
 
     @cached_property
     def versions(self) -> Versions:
-        """The versions of the prompts and of the offered tools."""
+        """Hashes of the prompts and of the offered tools; cached until `prepare` finds a change."""
         return versions_of(self.system_text, self.prompts, self.toolbox.schemas)
 
     def may_answer_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether a planning reply without calls may be the answer: unless `finalize` is `compose`, or if there are no
-        tools.
+        """Whether a planning reply without calls may be the final answer, so that no separate request for the answer is
+        sent.
 
-        An agent without tools plans for its hooks only, and gains nothing from a second request.
+        True unless `finalize` is `compose`. Always True for an agent without tools, which plans for its hooks only and
+        gains nothing from a second request.
         """
         return settings.finalize != "compose" or not self.toolbox.names
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether planning replies are streamed as produced: they may be the answer, and no guard (middleware or hook
-        that may rewrite it) must process the whole first."""
+        """Whether tokens of planning replies are streamed as the model produces them.
+
+        They are if the reply may be the answer, and no middleware or hook must process the whole reply first
+        (`withholds`).
+        """
         return self.may_answer_while_planning(settings) and not self.withholds(settings)
 
     @property
@@ -243,20 +281,24 @@ class AgentDeps:
         return bool(self.toolbox.names or self.hooks) or self.runs_added_tools
 
     def prompt(self, added: str) -> PromptContent:
-        """Return the system prompt of a request: the agent's own, followed by another text in a paragraph of its
-        own."""
+        """Return the system prompt of a request: the agent's own prompt, then `added` as a separate paragraph.
+
+        Calls the function that returns the agent's prompt, if it is one. An empty part is left out.
+        """
         own = self.system_prompt
         if isinstance(own, str):
             return f"{own}\n\n{added}" if own and added else own or added
         return joined_sections([own() if callable(own) else own, added])
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
-        """Return the package's instructions for planning, which follow the agent's own system prompt; cached.
+        """Return the package's instructions for planning, which follow the agent's own system prompt.
+
+        The text is cached.
 
         Args:
             settings: The configuration of the run.
-            mode: The tool calling mode; except in `native`, the instructions describe the tools.
-            planner: How the session plans; used in mode `wave` only.
+            mode: The tool calling mode. In every mode but `native`, the instructions also describe the tools.
+            planner: Whether the session may plan repeatedly (`wave`) or once (`dag`); used in mode `wave` only.
         """
         style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
         answers = self.may_answer_while_planning(settings)
@@ -282,16 +324,18 @@ _MAX_VARIANT_CHARS = 2_000_000
 
 
 def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
-    """Return the agent's dependencies with the tools, instructions and response schema of a run's context.
+    """Return the agent's dependencies with the client tools, instructions and response schema that a run's context
+    adds.
 
-    Without any of these in the context, the agent's own dependencies are returned. Equal contexts share one object.
+    If the context adds none of these, `deps` itself is returned. Runs with equal additions share one cached object.
 
     Args:
         deps: The agent's dependencies.
-        runtime: The runtime of one of the run's nodes.
+        runtime: The runtime of one of the run's nodes, which has the context.
 
     Raises:
-        ConfigError: A client tool has the name of another tool, or the response schema is invalid.
+        ConfigError: The context is invalid, a client tool has the name of another tool, or the response schema is
+            invalid.
     """
     if runtime.context is None or (context := coerce_context(runtime.context, deps.context_schema)) is None:
         return deps
@@ -308,13 +352,18 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
 
 
 def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
-    """Drop the oldest entries until one with a key of `chars` characters fits."""
+    """Drop the oldest entries until one with a key of `chars` characters fits the bounds of number and total
+    characters."""
     while variants and (len(variants) >= _MAX_VARIANTS or sum(map(len, variants)) + chars > _MAX_VARIANT_CHARS):
         variants.pop(next(iter(variants)))
 
 
 def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
-    """Return the dependencies with the parts of a context; raise `ConfigError` if these are invalid."""
+    """Return a copy of the dependencies with a context's client tools, instructions and response schema.
+
+    Raises:
+        ConfigError: A client tool has the name of another tool, or the response schema is invalid.
+    """
     if context.client_tools or context.client_calls:
         toolbox = deps.toolbox.with_client_tools(context.client_tools, context.client_calls)
         deps = replace(
@@ -334,31 +383,33 @@ def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One execution of a node: what the node's functions work with, derived once."""
+    """One execution of a graph node, with everything that the node's functions use, derived once from LangGraph's
+    arguments."""
 
     config: RunnableConfig
     """The config that LangGraph passed to the node."""
     runtime: Runtime[Any]
     """The runtime that LangGraph passed to the node."""
     deps: AgentDeps
-    """The agent, with the tools, instructions and response schema of the run's context."""
+    """The agent's parts, with the tools, instructions and response schema of the run's context."""
     run: Run
-    """The run that the node belongs to."""
+    """The run (one execution of the graph) that the node belongs to."""
     state: Mapping[str, Any]
-    """The state that the node reads; for a call, the fields that its node needs."""
+    """The state that the node reads. The task of a call has only the fields that such a node needs."""
     loop: LoopState
-    """The loop state at the start of the task."""
+    """The loop state (the state field `loop`: counters and settings of the session) at the start of the task."""
     settings: LoopConfig
     """The effective configuration of the run at the start of the task."""
 
     @classmethod
     def of(cls, state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], deps: AgentDeps) -> Self:
-        """Return the task of a node from the arguments that LangGraph passed to it.
+        """Return the task of a node from the arguments that LangGraph passed to the node.
 
-        Sets the session, input and step in the fields of log records.
+        Also sets the session, input and step in the fields of log records, and notifies the telemetry observer if there
+        is one.
 
         Raises:
-            ConfigError: The run's context is invalid; see `deps_of_run`.
+            ConfigError: The run's context or a stored change of the configuration is invalid.
         """
         deps, loop, run = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP), run_of(config)
         if telemetry.observer is not None:
@@ -379,28 +430,33 @@ class Task:
 
     @property
     def wave(self) -> str:
-        """Id of the checkpoint that the task runs from, the same for all tasks of a wave; empty outside a graph."""
+        """Id of the checkpoint that the task runs from.
+
+        All tasks of a wave have the same one. Empty outside a graph.
+        """
         return self.runtime.execution_info.checkpoint_id if self.runtime.execution_info else ""
 
     @property
     def records(self) -> bool:
-        """Whether the effect ledger records each call that may write, before the call runs."""
+        """Whether the effect ledger is on: it stores a note of each call that may write before the call runs."""
         return self.loop.get("ledger", False)
 
     def settings_with(self, loop: LoopState) -> LoopConfig:
-        """Return the effective configuration with the changes in another loop state: `config_overrides` and
-        `approve`."""
+        """Return the effective configuration as it is with another loop state, whose `config_overrides` and `approve`
+        apply."""
         return self.deps.settings(self.runtime, self.config, loop)
 
 
 def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> BudgetUsage:
-    """Return the usage of the input so far: seconds, tokens, cost, and those of the newest model call as an estimate.
+    """Return how much of its budget the input has used, with the newest model call as an estimate of the next one.
+
+    The estimate is 0 before the first model call of the input.
 
     Args:
         run: The run, which measures the working time.
-        loop: The loop state, which has the working time of earlier runs of the input.
-        usage: Tokens and model calls of the input.
-        history: The conversation; its newest reply is the estimate for the next model call.
+        loop: The loop state, which has the working time of earlier runs of the same input.
+        usage: Tokens, cost and model calls of the input so far.
+        history: The conversation; the newest reply of the model is the estimate.
         settings: The configuration of the run, which has the prices.
     """
     # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
@@ -421,9 +477,9 @@ def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
 
 
 def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
-    """Return the seconds, at least 0.0, that planning and calls may still take; None without a deadline.
+    """Return the seconds, at least 0.0, that planning and calls may still take; None if the settings have no deadline.
 
-    A part of the input's time is kept back for the answer.
+    Less than `answer_left_s`, because a part of the input's time is reserved for the answer.
     """
     if settings.deadline_s is None:
         return None
@@ -431,7 +487,10 @@ def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None
 
 
 def answer_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
-    """Return the seconds, at least 0.0, that remain until the input's deadline; None without a deadline."""
+    """Return the seconds, at least 0.0, that remain until the input's deadline.
+
+    None if the settings have no deadline.
+    """
     if settings.deadline_s is None:
         return None
     return max(0.0, settings.deadline_s - run.stop.worked_s(loop.get("worked_s", 0.0)))

@@ -45,53 +45,62 @@ from graph_agent.core.state.schema import INITIAL_LOOP, PlanState
 Write = tuple[str, Any]
 """A state field and the value written to it."""
 _RESULT_FIELDS = ("messages", "events", "usage", "wave_finished")
-"""State fields that the task of a call writes when the call has finished."""
+"""State fields that the task of a finished call writes."""
 _INTERNAL = ("__", "branch:", "graph_agent_")
-"""Prefixes of the channels of LangGraph and of this ledger."""
+"""Prefixes of channel names that are not state fields: those of LangGraph and of this ledger."""
 
 STARTED = "graph_agent_started"
-"""Channel name of the ledger's notes in a checkpoint's writes; no state field has this name."""
+"""Channel name of the notes about started calls among a checkpoint's pending writes; no state field has this name."""
 UNTOUCHED = "graph_agent_untouched"
-"""Channel name of the notes of calls that were not started."""
+"""Channel name of the notes about calls that a stopped run had not started."""
 ANSWER_NOTES = "graph_agent_answered"
-"""Channel name of the notes of resumed tasks: `<task id>:<number of answers>:<run id>` each."""
+"""Channel name of the notes about tasks that a run continued with an answer: `<task id>:<number of answers>:<run
+id>`."""
 REFUSED_CHANNEL = "graph_agent_refused"
-"""Channel name of the notes of answers that were refused before the call ran, each equal to its `ANSWER_NOTES` note."""
+"""Channel name of the notes about refused answers. Such a note equals the `ANSWER_NOTES` note of the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaveRecovery:
-    """The state in which earlier runs left a wave (the calls of one plan), read from the wave's checkpoint."""
+    """What earlier runs did with the calls of a wave (the calls of one plan), read from the wave's checkpoint."""
 
     noted: frozenset[str] = frozenset()
-    """Ids of the calls that have a note that they started."""
+    """Ids of the calls whose start was recorded in a note."""
     asking: frozenset[str] = frozenset()
-    """Ids of the tasks (of LangGraph) that wait for a person."""
+    """Ids of the LangGraph tasks that wait for a person's answer."""
     answer_counts: dict[str, int] = field(default_factory=dict)
-    """Task id → number of answers that the task had when it asked its last question; absent if it has asked only
-    once."""
+    """Task id → number of answers that the task had received when it asked its newest question.
+
+    Absent for a task that has asked only one question.
+    """
     answered: frozenset[str] = frozenset()
-    """`<task id>:<number of answers>` of the tasks that a run continued with an answer."""
+    """`<task id>:<number of answers>` of the tasks that a run continued with that answer, unless the answer was
+    refused."""
     undecided: frozenset[str] = frozenset()
-    """Ids of the calls that middleware asks about before it runs them, and that a person has not decided on."""
+    """Ids of the calls about which LangChain's approval middleware asks before they run, and that no person has decided
+    yet."""
     untouched: frozenset[str] = frozenset()
-    """Ids of the calls that a run had not started when it stopped at the end of a superstep."""
+    """Ids of the calls that a run had noted as not started when it stopped at the end of a superstep."""
     possibly_started: frozenset[str] | None = None
-    """Ids of the only calls that may have started without a note; None if any call may have."""
+    """Ids of the only calls that may have started without a note. None if every call may have, as without an edit."""
     awaiting_first_answer: frozenset[str] = frozenset()
-    """Ids of the calls that waited for a person's first answer when the checkpoint was edited."""
+    """Ids of the calls that waited for a person's first answer when the checkpoint was edited.
+
+    They had not run further.
+    """
     finished: Mapping[str, list[Write]] = field(default_factory=dict)
-    """Call id → writes of the call, for calls that had finished before the checkpoint was edited."""
+    """Call id → state writes of the call, for calls that had finished before a person edited the checkpoint."""
 
     def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
-        """Whether a call has certainly not started in an earlier run: it has no note of its start, and one would exist.
+        """Whether a call has certainly not started in an earlier run: its start has no note, although a note would
+        exist.
 
-        A note would exist with the ledger, after a run that noted its unstarted calls, or if a person edited the
-        checkpoint.
+        A note of each start exists if the ledger is on, or if a person edited the checkpoint. A call that a stopped run
+        noted as not started is certain, too.
 
         Args:
             id_: Id of the call.
-            ledger: Whether the ledger records a note of this call before it runs.
+            ledger: Whether the effect ledger records the start of this call before it runs.
         """
         if id_ in self.noted:
             return False
@@ -103,7 +112,8 @@ class WaveRecovery:
 async def may_start(task: Task, call: Call) -> bool:
     """Whether a call that may write can run now; False if an earlier run may have started it.
 
-    A call that continues with a person's answer stores a note of the answer, and can run once for each answer.
+    A call planned in this run can always start. A call that continues with a person's answer can run once for each
+    answer: a note of the answer is stored before True is returned.
     """
     # No earlier run can have started a call that this run has planned.
     if call["id"] in task.run.calls.planned:
@@ -116,17 +126,22 @@ async def may_start(task: Task, call: Call) -> bool:
 
 
 async def finished_before(task: Task, call: Call) -> list[Write] | None:
-    """Return the writes of a call that had finished before a person edited the checkpoint; None for any other call."""
+    """Return the state writes of a call that had finished before a person edited the checkpoint.
+
+    None for any other call.
+    """
     if call["id"] in task.run.calls.planned:
         return None
     return (await _wave_recovery(task)).finished.get(call["id"])
 
 
 async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
-    """Whether a call that asked a person can run; without a further answer, running it only repeats its question.
+    """Whether a call that asked a person may run again.
 
-    Stores a note that this run continues with the answer. False if an earlier run did so, since its progress is
-    unknown.
+    Without a new answer it may, since it only repeats its question.
+
+    With a new answer, a note is stored that this run continues with it. If an earlier run stored such a note, False is
+    returned, since how far that run got is unknown.
     """
     answers = count_resume_values(task.config)
     if answers <= recovery.answer_counts.get(task.id, 0):
@@ -140,20 +155,23 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
 
 
 async def note_refused(task: Task) -> None:
-    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given.
+    """Store a note that middleware raised on the newest answer of a task before the call ran.
 
-    Does nothing if this run did not continue the task with an answer.
+    A further answer may then continue the task. Nothing is stored if this run did not continue the task with an answer.
     """
     if (answers := task.run.calls.answered_tasks.get(task.id)) is not None:
         await _note_answer(task, REFUSED_CHANNEL, answers)
 
 
 async def _note_answer(task: Task, kind: str, answers: int) -> None:
-    """Store a note about an answer with the task's checkpoint; nothing in a run without checkpoints.
+    """Store a note about a person's answer among the writes of the task's checkpoint.
+
+    Does nothing without a checkpoint.
 
     Args:
-        kind: `ANSWERED` or `REFUSED`.
-        answers: Number of answers that the task has.
+        task: The task that was answered.
+        kind: Channel name of the note: `ANSWER_NOTES` or `REFUSED_CHANNEL`.
+        answers: Number of answers that the task has received so far.
     """
     saver, at = checkpoint_of(task)
     if saver is not None and at is not None:
@@ -162,12 +180,14 @@ async def _note_answer(task: Task, kind: str, answers: int) -> None:
 
 
 async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
-    """Whether an earlier run may have started a call. Call this before `note_started`.
+    """Whether an earlier run may have started a call; False for a call planned in this run.
+
+    Call this before `note_started`.
 
     Args:
         task: The call's task.
         call: The call, planned in this run or an earlier one.
-        writes: Whether the call may write; there are no notes of other calls.
+        writes: Whether the call may write. The ledger has notes only of calls that may.
     """
     if call["id"] in task.run.calls.planned:
         return False
@@ -176,9 +196,9 @@ async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
 
 
 async def note_started(task: Task, call: Call) -> None:
-    """Store a note that a call has started, and wait until it is committed; nothing in a run without checkpoints.
+    """Store a note that a call has started, and wait until it is committed. Does nothing in a run without checkpoints.
 
-    Calls that start together share one write.
+    Calls that start at the same time share one write. Errors of the checkpointer are raised.
     """
     saver, at = checkpoint_of(task)
     if saver is None or at is None:
@@ -188,7 +208,10 @@ async def note_started(task: Task, call: Call) -> None:
 
 
 class _StartedCalls:
-    """Collects the notes of one wave's started calls, so that notes of the same moment are one write."""
+    """Stores notes about started calls of one wave.
+
+    Notes made in the same iteration of the event loop are one write.
+    """
 
     def __init__(self, saver: BaseCheckpointSaver[Any], at: RunnableConfig) -> None:
         self._saver = saver
@@ -198,7 +221,11 @@ class _StartedCalls:
         self._writing = asyncio.Lock()
 
     async def note(self, id_: str) -> None:
-        """Store the note of a call and wait until it is committed; an error of the write is raised to all its calls."""
+        """Store the note of a call and wait until it is committed.
+
+        If the write fails, its error is raised to all calls that share it. Cancelling one waiting call does not cancel
+        the write.
+        """
         self._ids.append(id_)
         if self._next is None:
             self._next = asyncio.create_task(self._write())
@@ -216,17 +243,26 @@ class _StartedCalls:
 
 
 def checkpoint_of(task: Task) -> tuple[BaseCheckpointSaver[Any] | None, RunnableConfig | None]:
-    """Return a task's checkpointer, and the config of the checkpoint that it runs from; each None if it has none."""
+    """Return a task's checkpointer, and the config of the checkpoint that the task runs from.
+
+    None for each that is missing.
+    """
     return checkpointer_of(task.config), running_checkpoint(task.config, task.runtime)
 
 
 async def _wave_recovery(task: Task) -> WaveRecovery:
-    """Return the state in which earlier runs left the task's wave; read once in a run."""
+    """Return what earlier runs did with the task's wave.
+
+    It is read from the checkpointer once in a run, then cached.
+    """
     return await task.run.once(f"recovery:{task.wave}", lambda: _load_recovery(task))
 
 
 async def _load_recovery(task: Task) -> WaveRecovery:
-    """Read the state in which earlier runs left the task's wave from the checkpointer."""
+    """Read what earlier runs did with the task's wave.
+
+    An empty `WaveRecovery` without a checkpointer or a checkpoint.
+    """
     saver, at = checkpoint_of(task)
     if saver is None or at is None:
         return WaveRecovery()
@@ -235,14 +271,14 @@ async def _load_recovery(task: Task) -> WaveRecovery:
 
 
 async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
-    """Store a note of the ready calls that a run has not started, after it stopped at the end of a superstep.
+    """Store a note of the planned calls that a run has not started, after it stopped at the end of a superstep.
 
-    Nothing is stored without a checkpointer or a checkpoint.
+    A later run may then start these calls safely. Does nothing without a checkpointer or a checkpoint.
 
     Args:
-        run: The run that stopped.
+        run: The run that stopped; `run.calls.untouched` has the call ids.
         config: The config of the run.
-        checkpointer: The graph's checkpointer; a subgraph's run uses that of its parent.
+        checkpointer: The graph's checkpointer; True or None in a subgraph, whose run uses that of its parent.
     """
     # For a subgraph, the value is True or None.
     saver = checkpointer if isinstance(checkpointer, BaseCheckpointSaver) else checkpointer_of(config)
@@ -256,10 +292,10 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
 
 
 def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:
-    """Return the state of a wave from its checkpoint and that checkpoint's pending writes.
+    """Compute what earlier runs did with a wave, from the wave's checkpoint and its pending writes.
 
     Args:
-        stopped: The checkpoint; None gives the empty state.
+        stopped: The checkpoint at which the last run stopped; None gives the empty state.
         before: The checkpoints that it was edited or copied from, newest first, as `edit_ancestors` returns them.
     """
     if stopped is None:
@@ -286,9 +322,9 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 
 
 def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
-    """Return the ids of a wave's calls if a person went back in time to it; otherwise an empty set.
+    """Return the ids of the calls of a wave that a person returned to (time travel), else an empty set.
 
-    The branch that the person left may have run these calls.
+    The branch of history that the person left may have run these calls already.
 
     Args:
         stopped: The checkpoint of the wave; None if there is none.
@@ -302,15 +338,16 @@ def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[Checkpo
 
 
 def is_own_field(channel: str) -> bool:
-    """Whether a channel is one of the agent's own state fields, which its `state_schema` declares."""
+    """Whether a channel is a field that the agent's author declared in `state_schema`, not one of this package or
+    LangGraph."""
     return channel not in PlanState.__annotations__ and not channel.startswith(_INTERNAL)
 
 
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
-    """Return call id → writes of the tasks that had finished a call when a run stopped.
+    """Return the calls that had finished when a run stopped, as call id → state writes of the call's task.
 
     Args:
-        pending: Pending writes of a checkpoint.
+        pending: Pending writes of a checkpoint. Writes of a person's edit are ignored.
     """
     tasks: dict[str, list[Write]] = {}
     for task, channel, value in pending:
@@ -329,12 +366,20 @@ def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
 
 
 def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
-    """Return the ids in all notes of one kind, which is a channel's name."""
+    """Return the union of the ids in all notes on one channel.
+
+    Args:
+        kind: The channel's name, such as `STARTED`.
+        notes: Pending writes; those on other channels are ignored.
+    """
     return frozenset(id_ for _, channel, ids in notes if channel == kind for id_ in ids)
 
 
 def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
-    """Return the ids of calls whose tasks wait for the first answer to LangChain's approval of a single call."""
+    """Return the ids of calls whose tasks wait for the first answer to LangChain's approval of a single call.
+
+    A refused answer does not count as an answer.
+    """
     answered = {task for task, channel, _ in writes if channel == RESUME}
     answered |= {note.partition(":")[0] for note in _ids(ANSWER_NOTES, writes) - _ids(REFUSED_CHANNEL, writes)}
     return frozenset(
@@ -347,10 +392,10 @@ def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
 
 
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
-    """Return the ids of the only calls that may have started without a note of the start; None if any call may have.
+    """Return the ids of the only calls that may have started without a note of the start; None if every call may have.
 
-    None unless a person edited or copied the checkpoint. Otherwise the calls that the oldest edited checkpoint
-    dispatches; none if a person went back in time to it, because every later run is a resume, which stores notes.
+    Without an edit, the result is None. After an edit or a copy by a person, it is the calls that the oldest edited
+    checkpoint dispatches. It is empty if a person went back in time, because every run from there stores notes.
 
     Args:
         stopped: The checkpoint at which the last run stopped.
@@ -364,9 +409,11 @@ def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple
 
 
 def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
-    """Return a checkpoint's unfinished calls if each waits for a person's first answer; otherwise an empty set.
+    """Return the ids of a checkpoint's unfinished calls if each waits for a person's first answer.
 
-    Interrupts carry task ids, not call ids; which call waits is known only if all do.
+    Otherwise an empty set.
+
+    Interrupts carry task ids, not call ids, so the waiting calls are known only if all of them wait.
     """
     recovery = wave_recovery(edited)
     unfinished = _dispatched(edited) - finished_writes(edited.pending_writes or []).keys()

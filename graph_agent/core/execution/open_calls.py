@@ -53,29 +53,34 @@ FIELDS = ("messages", "events", "ready", "loop")
 
 @dataclass(frozen=True, slots=True)
 class CurrentWave:
-    """The calls of the newest plan that are not finished, after edits by a person."""
+    """The unfinished calls of the newest plan, taking into account what a person edited in the messages."""
 
     message: AIMessage | None
-    """The model's message with the calls; None if there is none."""
+    """The model's newest message, which has the calls; None if there is none."""
     order: list[str]
     """The ids of the message's calls, in order, without repeats and empty ids."""
     open: list[Call]
-    """The calls without a result; their references are not resolved."""
+    """The calls without a result. References in their arguments are not replaced by values."""
     ready: dict[str, Call]
-    """Id → open call that can run now, with references resolved."""
+    """Id → open call that can run now, with references in the arguments replaced by values."""
     answered: dict[str, tuple[Call, ToolMessage]]
-    """Id → call and result, for calls that a person answered and that have no event of it yet."""
+    """Id → (call, result) of the calls whose result a person wrote into the messages, and that have no result event
+    yet."""
     removed: list[Call]
-    """Planned calls that a person took out of the message and that have no result event; without arguments."""
+    """Planned calls that a person deleted from the message and that have no result event.
+
+    Their `arguments` are empty.
+    """
     edited: bool
-    """Whether the calls of the message differ from those planned."""
+    """Whether a person has changed, added or removed calls of the message since the plan."""
 
     def next_calls(self, waiting: Collection[str]) -> list[Call]:
-        """Return the calls that get a task after an edit, in the order of the message: those that can run, and those
-        that a person answered, whose answer is still to be recorded.
+        """Return the calls that need a node's task after an edit, in the order of the message.
+
+        These are the calls that can run, and those that a person answered, whose answer must still be recorded.
 
         Args:
-            waiting: Ids of calls that `plan` holds back until others finish or a person decides.
+            waiting: Ids of calls that `plan` holds back until others finish or a person decides; they are left out.
         """
         found = {id_: call for id_, (call, _) in self.answered.items()}
         found |= {id_: call for id_, call in self.ready.items() if id_ not in waiting}
@@ -83,10 +88,12 @@ class CurrentWave:
 
 
 def current_wave(state: Mapping[str, Any]) -> CurrentWave:
-    """Return the unfinished calls of the newest plan, by comparing it with the messages; older history is not read.
+    """Compute the unfinished calls of the newest plan, by comparing the plan with the messages.
+
+    Older history is not read.
 
     Args:
-        state: The fields of `FIELDS`; each may be missing.
+        state: A mapping with the fields of `FIELDS`; each may be missing.
     """
     message, results = newest_calls(state.get("messages", ()))
     events = since_plan(state.get("events", ()))
@@ -145,8 +152,10 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
 
 
 def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict[str, ToolMessage]]:
-    """Return the model's newest message and the results after it by call id; None and an empty dict without a
-    message."""
+    """Return the model's newest message, and the tool messages after it by call id.
+
+    None and an empty dict if there is none.
+    """
     results: dict[str, ToolMessage] = {}
     for message in reversed(messages):
         if isinstance(message, AIMessage):
@@ -157,13 +166,12 @@ def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict
 
 
 def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> bool:
-    """Whether a call of the message equals the planned one.
+    """Whether a call of the message equals the planned one, possibly after references in it are replaced by results.
 
     Args:
         call: The call as the message has it.
         known: The planned call.
-        values: Results that references in the call may have been resolved to, by plan id; None if there are no
-            references.
+        values: Results by plan id, with which references are replaced; None if calls cannot refer to each other.
     """
     if call["name"] != known["name"] or "fault" in call:
         return False
@@ -176,11 +184,11 @@ def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> 
 
 
 def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
-    """Return the plan ids that an edited call needs: those in its references, and planned ones that still exist.
+    """Return the plan ids that an edited call waits for: those in its references, and planned ones that still exist.
 
     Args:
-        call: The edited call; of a malformed reference, the planned needs remain.
-        known: The call as planned; None for an added one.
+        call: The edited call. If a reference in it is malformed, only the planned needs remain.
+        known: The call as planned; None for a call that a person added.
         calls: Plan ids of the calls that exist.
     """
     kept = [need for need in known.get("needs", ()) if need in calls] if known is not None else []
@@ -191,7 +199,9 @@ def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
 
 
 REMOVED = "Not run: a person took this call out of the plan."
+"""Result of a removed call that had not started, for the model."""
 REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
+"""Result of a removed call that may have started, for the model."""
 
 
 async def settle(
@@ -199,21 +209,24 @@ async def settle(
 ) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
     """Add a result for each open call (a call without a result), and place every result right after its call.
 
-    A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
-    run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
-    call that never started is *skipped*. Any other call may have run and is *unknown*, and so is one of a wave that a
-    person went back to, as the branch before may have run it.
+    A result in another place is moved; one without a call is dropped, with a `warning` event. The added results are:
+    - the stored one for a call that had finished when the run stopped; it is read from that checkpoint's pending writes
+    - `skipped` for a call that never started
+    - `unknown` for any other call, as it may have run; also for a call of a wave that a person went back to in time,
+      because the branch that was left may have run it
 
     Args:
         task: The task of the node `plan`.
         messages: The conversation; not changed in place.
         loop: The loop state as of the stopped run.
-        runs_again: Whether a call may run twice, by name. Calls of the newest message then stay open if they never
-            started or may run twice, because their input continues after an edit. None for new input.
+        runs_again: Whether a call may run twice, by its name. Given if an input continues after an edit: calls of the
+            newest message then stay open if they never started or may run twice. None for new input, which settles
+            every call.
 
     Returns:
-        The conversation with the results in place, their events, and the writes to own state fields of calls that had
-        finished; the same list if there is nothing to settle.
+        The conversation with the results in place; the events of the added results; and the writes to fields of the
+            agent's
+        `state_schema` by calls that had finished. If there is nothing to settle, the given list and two empty lists.
     """
     if is_settled(messages):
         return messages, [], []
@@ -267,7 +280,11 @@ async def settle(
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Return the conversation ordered by `order_results`, and a `warning` event if results were dropped."""
+    """Place each result after its call, by `order_results`, which drops results without a call.
+
+    Returns:
+        The conversation, and one `warning` event with the number of dropped results; no event if none was dropped.
+    """
     ordered = order_results(messages)
     dropped = len(messages) - len(ordered)
     if not dropped:
@@ -277,12 +294,12 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
 
 
 def result_without_output(id_: str, name: str, status: str, text: str, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the message and the event of a call that has no output.
+    """Return the message and the event of a call that has no output of its own, such as a skipped one.
 
     Args:
         id_: Id of the call.
         name: Name of the call.
-        status: A `ResultStatus`; the message's own status is always `error`.
+        status: A `ResultStatus` for the event; the message's own status is always `error`.
         text: Why there is no output, for the model.
         step: Number of the plan.
     """
@@ -291,7 +308,7 @@ def result_without_output(id_: str, name: str, status: str, text: str, step: int
 
 
 def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
-    """Return the result message and the events of each call that had finished when a run stopped, by call id."""
+    """Split the writes of finished calls: call id → result message, and call id → events (absent if it wrote none)."""
     messages: dict[str, ToolMessage] = {}
     events: dict[str, list[StoredEvent]] = {}
     for id_, writes in finished.items():
@@ -304,10 +321,10 @@ def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMe
 
 
 def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
-    """Return the `approval_decision` events in the stopped checkpoint's pending writes: decisions that no plan has
-    processed.
+    """Return the `approval_decision` events among the pending writes of a stopped checkpoint.
 
-    Only decisions on calls of the agent itself count, not those on calls of delegates.
+    These decisions reached the checkpoint, but no plan has processed them. Decisions on calls of delegates are left
+    out.
     """
     writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
     return [entry for value in writes for entry in value if is_own(entry, "approval_decision")]
@@ -316,15 +333,17 @@ def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
 async def removed_events(
     task: Task, calls: Sequence[Call], loop: LoopState, *, wave_finished: bool
 ) -> list[StoredEvent]:
-    """Return the events of planned calls that a person has removed from the messages.
+    """Return the events of planned calls that a person has deleted from the messages.
 
-    A call that had finished keeps its events; any other gets a result event, `unknown` if it may have started.
+    A call that had finished keeps its stored events. Any other gets a result event: `skipped` if it certainly never
+    started, else `unknown`.
 
     Args:
         task: The task of the node `plan`.
-        calls: The removed calls; empty gives no events.
+        calls: The removed calls; an empty sequence gives no events.
         loop: The loop state as of the stopped run.
-        wave_finished: Whether the other calls of the wave have run since.
+        wave_finished: Whether this run has already run the other calls of the wave, so that the stop lies one superstep
+            further back.
     """
     if not calls:
         return []
@@ -345,10 +364,12 @@ async def removed_events(
 async def _stopped_at(
     task: Task, *, wave_finished: bool = False
 ) -> tuple[CheckpointTuple | None, list[CheckpointTuple]]:
-    """Return the checkpoint at which the newest wave stopped, and those it was edited from, newest first.
+    """Return the checkpoint at which the newest wave stopped (None if unknown), and those it was edited from, newest
+    first.
 
     Args:
-        wave_finished: Whether this run has run the wave; otherwise an earlier run has.
+        task: The task of the node `plan`.
+        wave_finished: Whether this run has already run the wave; False if an earlier run stopped before or in it.
     """
     saver, _ = checkpoint_of(task)
     stopped = await _before_input(task, wave_finished=wave_finished)
@@ -356,8 +377,16 @@ async def _stopped_at(
 
 
 async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple | None:
-    """Return the checkpoint at which the session stopped before this input; None without one, or without a
-    checkpointer."""
+    """Return the checkpoint at which the session stopped before this input.
+
+    None without one, or without a checkpointer.
+
+    The search goes back over the checkpoints of inputs that were stored without running.
+
+    Args:
+        task: The task of the node `plan`.
+        wave_finished: Whether this run has already run the wave; the wave's own checkpoint is returned then.
+    """
     saver, running = checkpoint_of(task)
     if saver is None or running is None:
         return None
@@ -383,7 +412,7 @@ async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple |
 
 
 async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
-    """Return the checkpoint that the superstep before this one began at; None if it is not stored."""
+    """Return the checkpoint at which the superstep before this one began; None if it is not stored."""
     parent = await load(saver, at.parent_config) if at.parent_config is not None else None
     # A copy (`update_state` as `__copy__`) has the parent of its original, but the superstep after it.
     if parent is None or at.metadata.get("source") == "fork":

@@ -13,19 +13,23 @@ from graph_agent.models.prompts import Prompts
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions of an agent's prompts and tools."""
+    """Hashes of an agent's prompts and tools, by which recorded runs before and after a change are distinguished."""
 
     as_json: VersionsOfPlan
-    """The versions as a `plan` event has them."""
+    """The hashes in the form that a `plan` event stores: `{"prompts": {name: hash}, "tools": {name: hash}}`."""
     digest: str
-    """One hash of all of them."""
+    """One hash of all the others."""
 
 
 def versions_of(system_text: str | None, prompts: Prompts, schemas: Sequence[Mapping[str, Any]]) -> Versions:
-    """Return the versions of an agent.
+    """Compute the hash of each prompt and each tool of an agent.
+
+    Prompts are keyed `system`, by the name of each replaced prompt, and `built-in` for all prompts that were not
+    replaced.
 
     Args:
-        system_text: The system prompt before its variables have values; None if it is not known.
+        system_text: The system prompt before its variables are filled in; None if it is not known, which leaves out
+            `system`.
         prompts: The prompts of the package and those that replace them.
         schemas: The offered tools, in OpenAI's function format.
     """

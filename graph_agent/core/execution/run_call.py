@@ -72,26 +72,29 @@ logger = get_logger("graph_agent.execution.run_call")
 _FIELDS = frozenset({"id", "name", "arguments"})
 """Keys that every call has."""
 UpdatePairs = list[tuple[str, Any]]
-"""A node's update, as pairs of field and value."""
+"""A node's state update, as pairs of field name and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallToRun:
-    """A call after edits by a person, and the events that the call's task adds to the history."""
+    """A call that a task must run, with edits by a person applied, and the events that the task adds to the history for
+    it."""
 
     call: Call
     events: list[StoredEvent]
-    """The event that announces the call, if the history has none or one with other arguments; empty otherwise."""
+    """One event that announces the call, if the history has none or one with other arguments; otherwise empty."""
 
 
 async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
-    """Return the call that a task runs: the one it received, unless a person has edited it since planning.
+    """Return the call that a task runs: the one it received, or that call as a person has edited it since planning.
 
-    Marks the call's task as started in this run, and adds the call's id to the fields of log records.
+    Marks the task as started in this run, and adds the call's id to the fields of log records.
 
     Returns:
-        The call; or the task's update if there is nothing to run, because the call has a result, was removed, waits for
-        a decision, or may have run before.
+        The call to run. If there is nothing to run, the task's state update instead: with the stored writes of a call
+            that
+        had finished, the answer that a person wrote, an `unknown` result of a call that may have run before, or only
+        `wave_finished` for a call that was removed or waits for a decision.
 
     Raises:
         InputError: The task was created by another graph, whose thread this agent continues.
@@ -129,8 +132,15 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
 
 
 async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
-    """Whether a call of an earlier run must wait for a person's decision; True also if the run stops during the
-    policy."""
+    """Whether a call that an earlier run planned must wait for a person's decision.
+
+    Also True if the run stops meanwhile.
+
+    Args:
+        task: The call's task.
+        call: The call as it would run.
+        events: Events since the newest plan, which have the decisions so far.
+    """
     if task.deps.config.approve is None:
         return False
     try:
@@ -141,7 +151,11 @@ async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
 
 
 class CallTimer:
-    """Measures a call on the monotonic clock, from the start of its task; leaving the `with` block ends its span."""
+    """Measures the waiting and running time of a call, from the creation of the timer, on the monotonic clock.
+
+    Use as a context manager: leaving the `with` block reports an unfinished call as `interrupted` to the telemetry
+    observer.
+    """
 
     def __init__(self) -> None:
         self._created = time.monotonic()
@@ -157,7 +171,8 @@ class CallTimer:
         self._end_observed("interrupted")
 
     def report(self, name: str, status: str, content: Any) -> None:
-        """Report the end of the call to the log, and to this process's observer unless its end was reported before.
+        """Log the end of the call with its duration, and report it to the telemetry observer unless that was done
+        before.
 
         Args:
             name: Name of the call.
@@ -172,8 +187,12 @@ class CallTimer:
 
     @contextmanager
     def running(self, call: Call) -> Iterator[None]:
-        """Measure the call, which runs inside the `with` block; the time since the timer's creation counts as its
-        wait."""
+        """Measure the call, which runs inside the `with` block.
+
+        The time between the timer's creation and this counts as waiting.
+
+        Also reports the begin of the call to the telemetry observer, if there is one.
+        """
         self._started = time.monotonic()
         observer, observed = telemetry.observer, None
         if observer is not None:
@@ -187,15 +206,22 @@ class CallTimer:
                 observer.leave_call(observed)
 
     def _end_observed(self, status: str, content: Any = None) -> None:
-        """Report the end of the call to the observer, unless it was reported or the call has not begun."""
+        """Report the end of the call to the telemetry observer, unless it was reported before or the call has not
+        begun."""
         end, self._end = self._end, None
         if end is not None:
             end(status, content)
 
     def fields(self, task: Task, call: Call, status: ResultStatus) -> dict[str, float]:
-        """Return the durations in seconds for the event of the call's result; empty for a call that did not run.
+        """Return the call's durations in seconds for its result event; an empty dict for a call that did not run.
 
-        E.g. `{"queued_s": 0.01, "duration_s": 1.5}`, with `waited_s` if a person has answered the call's question.
+        E.g. `{"queued_s": 0.01, "duration_s": 1.5}`, with `waited_s` (the time until a person answered) if the call
+        asked one.
+
+        Args:
+            task: The call's task.
+            call: The call that was measured.
+            status: The status of its result; one such as `skipped` means that it did not run.
         """
         # Middleware and checks of arguments take place within the time of a call that is then prevented.
         if self._started is None or status in NOT_RUN:
@@ -212,11 +238,11 @@ class CallTimer:
 
 
 async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult, list[StoredEvent]]:
-    """Run a tool call through the middleware, or refuse it; an error of the tool is a result, too.
+    """Run a tool call through the middleware, or refuse it. An error of the tool becomes a result, too.
 
     Args:
         task: The call's task.
-        call: The call; one with a `fault` does not run, and gets the fault as result.
+        call: The call; one with a `fault` does not run, and the fault becomes the result.
         timer: Measures the call.
 
     Returns:
@@ -224,6 +250,7 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
 
     Raises:
         GraphBubbleUp: The tool or the middleware interrupts the graph to ask a person.
+        SessionLostError: This process has lost the session's lock.
         Exception: Middleware raised it.
     """
     if "fault" in call:
@@ -238,13 +265,18 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
 
 
 async def _through_middleware(task: Task, call: Call, approvals: list[StoredEvent]) -> CallResult:
-    """Run a call through the agent's tool-call middleware, and return the output of the outermost.
+    """Run a call through the agent's tool-call middleware, and return the output of the outermost one.
 
-    A call that middleware changed, or runs with a tool of its own, is refused (`denied`) if it needs an approval that
-    it does not have. Exceptions of middleware are raised.
+    Without middleware, the tool runs directly. If middleware changed the call, or provides a tool of its own that is
+    marked `approve`, and this needs an approval that was not given, the result has the status `denied`.
 
     Args:
-        approvals: Receives the events of decisions that middleware asked for.
+        task: The call's task.
+        call: The call as planned.
+        approvals: The events of approvals that middleware asked for are appended to this list.
+
+    Raises:
+        Exception: Middleware raised it. If the tool had not run, a person's answer to the call is noted as refused.
     """
     deps, ran = task.deps, False
     if deps.wrap_tool_call is None:
@@ -276,13 +308,15 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
 
 
 async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
-    """Run one tool call, with the tool's retries and time limit; a failure becomes an error output.
+    """Run one tool call, with the tool's retries and time limit. An exception of the tool becomes an error result.
 
-    The other calls of the wave so continue. Arguments that do not fit give the status `invalid`. A failure is logged.
+    So one failing call does not end the other calls of the wave. Arguments that do not fit give the status `invalid`; a
+    write that was cut off gives `unknown`, unless a timeout did so. Failures are logged. A client tool interrupts the
+    graph instead of running.
 
     Args:
         task: The call's task.
-        toolbox: The agent's tools, with a tool of middleware if that runs the call.
+        toolbox: The agent's tools, or a copy with a tool that middleware provides for this call.
         call: The call to run.
 
     Raises:
@@ -344,18 +378,24 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
 
 
 def _timeout_s(task: Task, toolbox: Toolbox, call: Call) -> float | None:
-    """Return the seconds that one attempt of a tool may take: its mark `timeout_s`, else the run's limit; None for no
-    limit."""
+    """Return the seconds that one attempt may take: the tool's mark `timeout_s`, else the run's limit.
+
+    None for no limit.
+    """
     return toolbox.marks(call["name"]).get("timeout_s", task.settings.tool_timeout_s)
 
 
 class TaskSampler:
-    """Lets a running tool send requests to the agent's model, as MCP's sampling does; implements `Sampler`."""
+    """Lets a running tool send requests to the agent's model, as MCP's sampling does; implements `Sampler`.
+
+    Args:
+        task: The task of the call that runs the tool.
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self.usage: Usage = NO_USAGE
-        """Usage of the requests so far; the call's task adds it to the state."""
+        """Usage of the requests so far. The call's task must add it to the state."""
 
     async def sample(
         self,
@@ -365,16 +405,18 @@ class TaskSampler:
         temperature: float | None = None,
         stop: Sequence[str] | None = None,
     ) -> AIMessage:
-        """Send one request to the first model of the run's chain, and return the complete reply.
+        """Send one request to the run's first model, without tools, and return the complete reply.
+
+        Its usage is added to `usage`.
 
         Args:
-            request: The messages.
-            max_tokens: Maximum tokens of the reply; the run's limit applies, too.
+            request: The messages of the request.
+            max_tokens: Maximum tokens of the reply; the run's own limit applies if it is lower.
             temperature: Sampling temperature; None for that of the configuration.
             stop: Texts at which the model stops generating; None if there are none.
 
         Raises:
-            LimitMetError: The budget of the input is used up.
+            LimitMetError: The budget of the input is used up; nothing was sent.
             Exception: The model's error.
         """
         task, settings = self._task, self._task.settings
@@ -401,8 +443,10 @@ class TaskSampler:
 
 @contextmanager
 def sampling(task: Task) -> Iterator[TaskSampler]:
-    """Offer the agent's model to the tool call that runs inside the `with` block; yields the sampler, which has the
-    usage."""
+    """Make the agent's model available to the tool call that runs inside the `with` block, through `current_sampler`.
+
+    Yields the sampler, whose `usage` has the usage of the requests that the tool sent.
+    """
     sampler = TaskSampler(task)
     token = current_sampler.set(sampler)
     try:
@@ -414,21 +458,22 @@ def sampling(task: Task) -> Iterator[TaskSampler]:
 async def run_in_slot(
     task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]], *, contained: bool = False
 ) -> T | CallResult:
-    """Run a call when a slot is free, unless an earlier run may have started it and it may not run twice.
+    """Run a call as soon as one of the wave's `max_parallel_calls` slots is free.
 
-    Before a call that may write, its start is recorded where the ledger requires it, and the session's lock is
-    verified.
+    A call that may write does not run if an earlier run may have started it. Before such a call runs, its start is
+    recorded if the ledger requires it. Before any call, this process's lock on the session is verified.
 
     Args:
         task: The call's task.
         call: The call.
-        timer: Starts when `work` begins.
+        timer: Measures the call; it starts when `work` begins.
         work: Runs the call; called at most once.
         contained: Whether `work` ends by itself on a cancellation, so that it needs no asyncio task of its own.
 
     Returns:
-        The result of `work`; or a `CallResult` if the call was not run (`unknown`), or an abort or the deadline stopped
-        it.
+        The result of `work`. A `CallResult` with status `unknown` if the call was not run because it may have run
+            before;
+        one that explains the stop if an abort or the deadline stopped it.
 
     Raises:
         SessionLostError: This process has lost the session's lock.
@@ -464,16 +509,17 @@ async def run_in_slot(
 
 
 def _wave(task: Task) -> str:
-    """Return the id of a call's wave, `<namespace>/<input id>/<turn>/<step>`; unique in a session, equal after a
+    """Return the id of a call's wave, `<namespace>/<input id>/<turn>/<step>`: unique in a session, the same after a
     resume."""
     graph, loop = task.config["configurable"].get("checkpoint_ns", "").rpartition("|")[0], task.loop
     return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"
 
 
 async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> CallResult:
-    """Return a call's result; an error if its writes to own state fields do not fit those of the wave's earlier calls.
+    """Return a call's result, or an error result if its state writes conflict with those of the wave's earlier calls.
 
-    Accepted writes are recorded, so that later calls of the wave are compared with them.
+    Only writes to fields of `state_schema` that have a reducer are checked: the reducer must accept them one after
+    another. Accepted writes are recorded in the run, so that later calls of the wave are compared with them.
     """
     own, run = task.deps.toolbox.own, task.run
     if not any(name in own.reduced for name, _ in output.writes):
@@ -496,13 +542,20 @@ async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> C
 
 
 def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], own: CustomState) -> str | None:
-    """Return why a field's reducer refuses one of the writes after the accepted ones; None if it accepts all."""
+    """Return why the reducer of a field refuses a write after those already accepted; None if all writes are accepted.
+
+    Args:
+        writes: The call's writes, as pairs of field and value.
+        accepted: Field → writes of the wave's earlier calls.
+        own: The fields of the agent's `state_schema`, with their reducers.
+    """
     faults = (own.fault(name, value, accepted[name]) for name, value in writes if accepted.get(name))
     return next((fault for fault in faults if fault is not None), None)
 
 
 async def _stored_writes(task: Task) -> dict[str, list[Any]]:
-    """Return field → writes of the wave's calls that had finished in an earlier run."""
+    """Return the writes to fields of `state_schema` by the wave's calls that finished in an earlier run, as field →
+    values."""
     saver, at = checkpoint_of(task)
     found = await load(saver, at) if saver is not None and at is not None else None
     ended = finished_writes(found.pending_writes or []) if found is not None else {}

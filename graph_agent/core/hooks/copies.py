@@ -21,7 +21,10 @@ def copied(value: T) -> T:
 
 
 def _copy(value: Any) -> Any:
-    """Return a value with lists, dicts and messages copied recursively."""
+    """Return a copy of a value: lists, dicts and messages recursively, and of messages also their attributes.
+
+    Other objects are shared with the original.
+    """
     # Not `copy.deepcopy`, which is slower and would copy clients and models that hooks pass along.
     if isinstance(value, str):
         return value

@@ -18,12 +18,14 @@ _RAISED_BY = "_graph_agent_raised_by"
 
 
 def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> HookError:
-    """Return the `HookError` that ends the input after a hook's exception; the exception is logged with its traceback.
+    """Return (not raise) the `HookError` that ends the input after a hook's exception.
+
+    The exception is logged with traceback.
 
     Args:
         hook: Name of the hook.
-        error: The exception, which becomes the cause. A `HookError` about an unusable value is not logged, and gives
-            the reason alone.
+        error: The exception, which becomes the cause of the returned error. A `HookError`, which reports an unusable
+            value of the hook, is not logged, and only its text is used.
         kind: Category for the `error` event: `middleware` or `hook`.
     """
     if isinstance(error, HookError):

@@ -18,7 +18,7 @@ Compress = Callable[[str], str | Awaitable[str]]
 """A result's text → its compressed text."""
 
 _MAX_CACHED = 1_000
-"""Maximum cached compressed texts; an evicted one is compressed again when needed."""
+"""Maximum number of compressed texts in the cache."""
 
 
 class HistoryCompression(LoopHook):
@@ -68,8 +68,13 @@ class HistoryCompression(LoopHook):
         return {str(result.id): text for result, text in zip(long, short, strict=True)}
 
     async def _compressed(self, text: str) -> str:
+        """Return the compressed text of a result, from the cache if possible. A full cache drops its oldest entry.
+
+        Raises:
+            TypeError: `compress` returned something other than text.
+            Exception: `compress` raised it.
+        """
         # A digest, because the texts themselves may fill the memory.
-        """Return the compressed text of a result, from the cache if possible; a full cache drops its oldest entry."""
         key = hashlib.blake2b(text.encode(errors="surrogatepass")).digest()
         if (cached := self._cache.get(key)) is not None:
             return cached
@@ -88,5 +93,6 @@ class HistoryCompression(LoopHook):
         return short
 
     def _cut(self, text: str) -> str:
-        """Return the beginning and the end of a text, with a line between them about the missing characters."""
+        """Compress by keeping the beginning and the end, with a line between them about the number of missing
+        characters."""
         return truncate(text, max_chars=self._over_chars, max_lines=sys.maxsize).text

@@ -52,7 +52,9 @@ class HookList(NamedTuple):
 
 
 def sort_hooks(given: Sequence[Any]) -> HookList:
-    """Sort the hooks given to an agent into loop hooks and middleware; the order within a kind is kept.
+    """Sort the objects given as `hooks=` into loop hooks and LangChain middleware, keeping the order within each kind.
+
+    A hook that only rewrites results is a rewriter but no reviewer, so that replies can still be streamed.
 
     Raises:
         ConfigError: An object is neither, is a class instead of an instance, or has an invalid `on_error` or tool.
@@ -98,24 +100,27 @@ def _is_middleware(hook: Any) -> bool:
 
 R = TypeVar("R", bound=HookResponse)
 SendRequest = Callable[[HookRequest | None, Sequence[AnyMessage]], Awaitable[tuple[R, HookRequest]]]
-"""Sends a request, None for the original one, and keeps messages for later requests; returns the reply, and the request
-with the model that answered."""
+"""Sends a request, or the original one for None.
+
+The second argument is messages to keep for later requests. Returns the reply, and the request with the model that
+answered.
+"""
 
 
 class LoopHooks(Generic[R]):
-    """The loop hooks of one pass through `plan` or `finalize`.
+    """Passes the replies of one pass through `plan` or `finalize` to the agent's loop hooks, which may rerun the model.
 
     A rerun is refused, with a warning, if the input has had `max_agentic_loops` reruns, or if the reply repeats calls
-    that were rerun before in this input. The hook that requested it gets no more reruns in this input and receives only
-    replies without calls, which may be the answer; the current reply goes on to the next hook. A rerun that a limit
-    forbids ends the input at that limit, and the current reply is not used; an answer that ends an input is used.
+    of a reply that was rerun before. The hook that requested it then gets no more reruns in this input, and receives
+    only replies without calls; the reply passes on to the next hook. If a limit forbids a rerun, the input ends at that
+    limit without this reply; only an answer is used in spite of it.
 
     Args:
         hooks: The agent's hooks, in order.
-        work: The record of the input's hook actions; it is not modified.
-        record: Receives the record after each change of it.
+        work: The record of what hooks did in this input; it is not modified.
+        record: Receives the record after each change.
         limit: Returns the limit that forbids another model call after a reply, and its value; None if there is none.
-        check_model: Raises for the model of a patch that cannot be built.
+        check_model: Raises an exception for a patch's model that cannot be built.
         warn: Receives warnings for the user.
         count_reply: Receives each reply of a model that a hook calls itself.
         report: Receives each decision: the hook's name, its action, the text and the calls of the reply, and the
@@ -144,17 +149,21 @@ class LoopHooks(Generic[R]):
         self._report = report
 
     async def wrap(self, handler: SendRequest[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
-        """Send a request, and pass its reply to the hooks; the reply of a rerun is passed to the first hook again.
+        """Send a request and pass its reply to the hooks in order.
+
+        After a rerun, the new reply is passed to the first hook again.
 
         Args:
             handler: Sends a request and returns the reply; called once, and once for each rerun.
 
         Returns:
-            The reply; its request; and the decision that replaces it or ends the loop, with the hook's name, or None.
+            The final reply; its request; and the hook's name with the decision that replaces the reply or ends the
+                loop, which the
+            caller must carry out, or None.
 
         Raises:
             HookError: A hook with `on_error = "fail"` failed.
-            LimitMetError: A limit forbids a rerun.
+            LimitMetError: A limit forbids a rerun of a planning reply.
             Exception: The handler raised it.
         """
         reply, request = await handler(None, ())
@@ -183,18 +192,16 @@ class LoopHooks(Generic[R]):
         return reply, request, None
 
     def _refusal(self, index: int, calls: str, reply: R, request: HookRequest) -> str | None:
-        """Return why a hook gets no rerun, as a clause for the warning; None if it gets one.
-
-        A rerun of an answer that a limit forbids is refused; for a planning reply the limit ends the input.
+        """Return why a hook may not rerun the model, as a clause for the warning; None if it may.
 
         Args:
             index: Index of the hook.
-            calls: One key for the reply's calls, independent of order and ids; empty for no calls.
+            calls: Text that identifies the reply's calls, independent of order and ids; empty if it has none.
             reply: The reply.
-            request: The request of the reply.
+            request: The request that the reply answers.
 
         Raises:
-            LimitMetError: A limit forbids a rerun of a planning reply. A warning is emitted before, and the hook gets
+            LimitMetError: A limit forbids a rerun of a planning reply. The warning is given before, and the hook gets
                 no more reruns.
         """
         work, most = self._work, request.settings.max_agentic_loops
@@ -218,14 +225,28 @@ class LoopHooks(Generic[R]):
         raise LimitMetError(*met)
 
     def _change(self, **keys: Any) -> None:
-        """Change keys of the record, and pass it on at once: a hook that fails later must not undo it."""
+        """Set keys of the record, and pass the record to `record` at once, so that a hook which fails later does not
+        undo it."""
         self._work = {**self._work, **keys}  # type: ignore[typeddict-item]  # keys of HookWork
         self._record(self._work)
 
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
-        """Return index, decision and patched request of the first hook that requests a change; None if none does.
+        """Ask the hooks in order, and return the first decision that changes something.
 
-        Hooks before index `first` are skipped. A hook that fails is skipped with a warning, or raises `HookError`.
+        None if no hook requests a change.
+
+        A hook that fails is skipped with a warning, or ends the input, by its `on_error`.
+
+        Args:
+            first: Index of the first hook to ask.
+            reply: The reply.
+            request: The request that the reply answers.
+
+        Returns:
+            Index of the hook, its decision, and the patched request.
+
+        Raises:
+            HookError: A hook with `on_error = "fail"` failed, or returned an unusable value.
         """
         for index, hook in enumerate(self._hooks[first:], first):
             # A hook without reruns left may still replace an answer.
@@ -254,9 +275,13 @@ class LoopHooks(Generic[R]):
         return None
 
     async def _plan_of(self, hook: LoopHook, reply: R, request: HookRequest) -> LoopPlan | None:
-        """Return the decision of a hook about a reply; None if it requests no change.
+        """Call a hook's `should_run` and `build_plan` with copies of reply and request.
 
-        Raises what the hook raises, and `TypeError` if it returns another type.
+        Returns None if it requests no change.
+
+        Raises:
+            TypeError: A method returned a value of another type.
+            Exception: The hook raised it.
         """
         response = HookResponse(copied(reply.message), copied(reply.calls), copied(reply.usage))
         # One copy for both methods, so that a hook finds its own changes.

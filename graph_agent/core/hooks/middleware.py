@@ -46,11 +46,12 @@ _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
 Handler = Callable[[Any], Awaitable[Any]]
 """Sends a request on, to the next middleware or to the model or tool, and returns the response."""
 Wrap = Callable[[Any, Handler], Awaitable[Any]]
-"""(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
+"""Coroutine function of a request and a handler that returns the response: langchain's `awrap_model_call` or
+`awrap_tool_call`."""
 _SEE_REPLIES = tuple(
     f"{prefix}{name}" for name in ("wrap_model_call", AFTER_MODEL, AFTER_AGENT) for prefix in ("", "a")
 )
-"""Methods that receive a reply."""
+"""Names of the middleware methods that receive a model's reply, and so could rewrite it."""
 _KEEP_REPLIES = (
     "langchain.agents.middleware.",
     "deepagents.",
@@ -58,17 +59,17 @@ _KEEP_REPLIES = (
     "langchain_aws.middleware.",
     "langchain_openai.middleware.model_router",
 )
-"""Modules whose methods leave the text of replies unchanged, apart from those of `PIIMiddleware`."""
+"""Prefixes of modules whose middleware is known to leave replies unchanged, except for `PIIMiddleware`."""
 _OF_DECORATORS = "langchain.agents.middleware.types"
 """Module of the classes that decorators make of a user's function."""
 
 
 def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, MiddlewareNode]:
-    """Return point → the hook that a middleware defines there; empty if it defines none.
+    """Return the hooks of one middleware that become graph nodes, as point → hook; empty if it overrides none.
 
     Args:
         middleware: The middleware; only methods that it overrides count.
-        rewrites: Whether it may rewrite replies of the model.
+        rewrites: Whether the middleware may rewrite replies of the model; stored in the hooks.
     """
     found: dict[str, MiddlewareNode] = {}
     for point in _POINTS:
@@ -90,7 +91,9 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
 
 
 def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
-    """Return the hooks of all middleware, `before_` hooks in order, `after_` hooks in reverse; None if there are none.
+    """Collect the hooks of all middleware by point, in the order in which they run: `after_` hooks in reverse.
+
+    None if no hooks.
 
     Args:
         hooks: For each middleware in order, point → hook.
@@ -106,7 +109,7 @@ def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """One hook of one middleware, in its blocking form, its asynchronous form, or both.
+    """One hook method of one middleware, in its blocking form, its asynchronous form, or both.
 
     Parameters such as `runtime` and `config` are injected as LangGraph does for nodes.
     """
@@ -116,10 +119,14 @@ class _Method:
     name: str
 
     async def __call__(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        """Run the hook and return its update; empty if the hook returns None.
+        """Run the hook, and return the state update that it requests; an empty dict if the hook returns None.
 
-        A hook with both forms runs in its asynchronous form, except within a blocking run; a blocking one runs in a
-        thread. Raises what the hook raises, and `HookError` for a return value that is no update.
+        The asynchronous form is preferred, except within a blocking run (such as `invoke`). A blocking form runs in a
+        thread.
+
+        Raises:
+            HookError: The return value is no update.
+            Exception: The hook raised it.
         """
         config = with_context(config, user_context)
         # A blocking run executes nodes on another loop, on which a program's own clients may not work.
@@ -132,7 +139,11 @@ class _Method:
         return self._update_of(returned)
 
     def _update_of(self, returned: Any) -> dict[str, Any]:
-        """Return a hook's return value as an update; `HookError` for a command with `goto`, and for other types."""
+        """Convert a hook's return value to a dict of state fields.
+
+        Raises:
+            HookError: It is a command with `goto`, `graph` or `resume`, or of another type.
+        """
         if isinstance(returned, Command):
             if returned.goto or returned.graph or returned.resume:
                 # LangGraph would follow the command and leave the loop's order of hooks.
@@ -147,7 +158,7 @@ class _Method:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedMiddleware:
-    """The parts of one middleware that the agent uses."""
+    """The parts of one `AgentMiddleware` that this package uses."""
 
     name: str
     model: Wrap | None
@@ -157,8 +168,10 @@ class AdmittedMiddleware:
     rewrites: bool
     """Whether it may rewrite replies, so that no reply is streamed before the middleware has processed the whole."""
     undeclared: tuple[str, ...]
-    """Names of the methods that may rewrite replies as far as is known, because the middleware does not declare
-    `rewrites_replies`."""
+    """Names of the methods that may rewrite replies, if the middleware does not set `rewrites_replies`.
+
+    Empty if it does.
+    """
     hooks: dict[str, MiddlewareNode]
     """Point → the middleware's hook there."""
     tools: tuple[Any, ...]
@@ -176,10 +189,10 @@ class AdmittedMiddleware:
 
 
 def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AdmittedMiddleware]:
-    """Return the parts of each of an agent's middleware, in order.
+    """Read the parts of an agent's middleware, in order.
 
     Raises:
-        ConfigError: Two middleware with hooks have the same name; the name is part of the names of their nodes.
+        ConfigError: Two middleware with hooks have the same name, which would give their nodes the same name.
     """
     admitted = [_admit(one) for one in middleware]
     # Without hooks, middleware has no node, and equal names do no harm.
@@ -211,11 +224,10 @@ def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
 
 
 def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:
-    """Return the names of a middleware's methods that may rewrite replies; empty if none does.
+    """Return the names of a middleware's methods that may rewrite replies; empty if none may.
 
-    The attribute `rewrites_replies` decides if it is set, except for `PIIMiddleware` that masks output. Otherwise any
-    method that receives a reply may rewrite it, unless the class that defines the method is known to leave replies as
-    they are. So a subclass counts as its parent, except for the methods that it overrides.
+    The attribute `rewrites_replies` decides if it is set, except for a `PIIMiddleware` that masks output. Otherwise,
+    each overridden method that receives a reply may rewrite it, unless it is defined by a class that is known not to.
     """
     found = tuple(name for name in _SEE_REPLIES if is_overridden(middleware, AgentMiddleware, name))
     declared = getattr(middleware, "rewrites_replies", None)
@@ -230,8 +242,8 @@ def _masks(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
 
 
 def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
+    """Whether a method may rewrite replies, by the class in the method resolution order that defines it."""
     # The class that defines the method, as a subclass may override another one only.
-    """Whether the class that defines a method may rewrite replies in it."""
     owner = next(each for each in type(middleware).__mro__ if name in vars(each))
     if owner is PIIMiddleware:
         return bool(middleware.apply_to_output)  # type: ignore[attr-defined]  # the class is in its MRO
@@ -241,9 +253,15 @@ def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
 
 
 def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
-    """Return a middleware's wrap method as a coroutine function that marks its own exceptions; None if it defines none.
+    """Return a middleware's `wrap_model_call` or `wrap_tool_call` as a coroutine function.
+
+    None if it overrides neither form.
+
+    The blocking form is used if there is no other, or in a blocking run, and runs in a thread. Exceptions that the
+    method raises itself are marked with its name.
 
     Args:
+        middleware: The middleware.
         kind: `model` or `tool`.
     """
     found = [f"{prefix}wrap_{kind}_call" for prefix in ("a", "")]
@@ -263,9 +281,11 @@ def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
 
 
 def _marked(wrap: Wrap, name: str) -> Wrap:
-    """Return a wrap method that marks each exception that it raises itself, as opposed to those of its handler.
+    """Return a wrap method that behaves like `wrap` and marks the exceptions that it raises itself, not those of its
+    handler.
 
     Args:
+        wrap: The wrap method.
         name: Name that `hook_that_raised` returns for a marked exception.
     """
 
@@ -291,9 +311,12 @@ def _marked(wrap: Wrap, name: str) -> Wrap:
 
 
 def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
-    """Return a blocking wrap method as a coroutine function: it runs in a daemon thread, its handler in the event loop.
+    """Return a blocking wrap method as a coroutine function.
 
-    If the coroutine ends first, by a cancellation, the handler is cancelled, and further calls of it are refused.
+    The method runs in a daemon thread, its handler in the event loop.
+
+    If the coroutine is cancelled, the handler is cancelled, too, and later calls of the handler by the thread are
+    refused.
     """
 
     async def wrapped(request: Any, handler: Handler) -> Any:
@@ -307,12 +330,12 @@ def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
 
 
 async def _call_handler(handler: Handler, request: Any) -> Any:
-    """Await a handler's response; a coroutine for any awaitable."""
+    """Await the handler's response. A coroutine function, because a handler may return any awaitable."""
     return await handler(request)
 
 
 class _LoopBridge:
-    """Runs coroutines in an event loop for a thread that waits for them, until it is closed."""
+    """Lets a thread run coroutines in an event loop and wait for their results, until the bridge is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

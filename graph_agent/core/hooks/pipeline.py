@@ -20,7 +20,7 @@ AFTER_AGENT = "after_agent"
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareNode:
-    """One hook of middleware, which the graph runs as a node."""
+    """One hook of an `AgentMiddleware`, which the graph runs as a node."""
 
     owner: str
     """Name of the middleware."""
@@ -31,7 +31,10 @@ class MiddlewareNode:
     jumps: tuple[str, ...] = ()
     """Destinations that the hook declares for `jump_to`: `end`, `model`, `tools`."""
     rewrites: bool = False
-    """Whether the hook may rewrite an answer, so that it also receives answers that no model produced."""
+    """Whether the hook may rewrite answers.
+
+    If so, answers that need no model call (such as a tool's direct result) also pass it.
+    """
     trace_policy: TracePolicy | None = None
     """What tracers record of the node; None for everything."""
 
@@ -43,7 +46,7 @@ class MiddlewareNode:
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareNodes:
-    """The hooks of an agent by point, each in the order in which they run."""
+    """The hook nodes of an agent's middleware by point, each in the order in which they run."""
 
     before_agent: tuple[MiddlewareNode, ...] = ()
     before_model: tuple[MiddlewareNode, ...] = ()
@@ -60,7 +63,8 @@ class MiddlewareNodes:
 
     @property
     def supersteps(self) -> int:
-        """Number of supersteps that hooks, the node `model` and the return to `plan` add to a step."""
+        """Maximum number of supersteps that hooks, the node `model` and the return to `plan` add to one step of
+        planning."""
         # An answer after planning passes the hooks of the model a second time.
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)
 
@@ -71,16 +75,17 @@ class MiddlewareNodes:
 
     @property
     def start(self) -> str:
-        """Name of the first node of an input, after `plan`; that of `entry` without `before_agent` hooks."""
+        """Name of the first node after `plan` at the begin of an input: the first `before_agent` hook, else the node
+        `entry` names."""
         return self.before_agent[0].node if self.before_agent else self.entry
 
     @property
     def review(self) -> str:
-        """Name of the first node after each reply of the model; `plan` without `after_model` hooks."""
+        """Name of the first node after each reply of the model: the first `after_model` hook, else `plan`."""
         # `plan` acts on the reply as the last hook left it.
         return self.after_model[0].node if self.after_model else "plan"
 
     @property
     def exit(self) -> str:
-        """Name of the first node after the last reply of an input; `finalize` without `after_agent` hooks."""
+        """Name of the first node after the last reply of an input: the first `after_agent` hook, else `finalize`."""
         return self.after_agent[0].node if self.after_agent else "finalize"

@@ -155,7 +155,10 @@ class LoopPlan:
 
 
 HookAction = Literal["replaced", "ended", "rerun"]
-"""What a hook does to a reply, in its event."""
+"""What a hook did to a reply, in its event.
+
+`replaced`: it gave another answer. `ended`: it ended the loop with this reply. `rerun`: it had the model asked again.
+"""
 
 
 class LoopHook:

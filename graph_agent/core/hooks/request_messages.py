@@ -23,10 +23,10 @@ from graph_agent.models.sanitize import CALL_BLOCKS
 
 
 class CarriedMessages:
-    """Computes, for the reruns of one plan, the carried messages of the input.
+    """Computes the messages that hooks add to later requests of an input, from the reruns of one plan.
 
     Args:
-        before: The carried messages of the input's earlier plans.
+        before: The added messages of the input's earlier plans.
         history: The session's messages.
         request: The messages of the plan's first request.
     """
@@ -40,15 +40,15 @@ class CarriedMessages:
         self._kept: list[AnyMessage] = []
 
     def after_rerun(self, patched: Sequence[AnyMessage], keep: Sequence[AnyMessage]) -> list[RequestOnlyMessages]:
-        """Return the carried messages of the input after a rerun, ordered by position in the history.
+        """Return all added messages of the input after a rerun, ordered by their position in the history.
 
-        A message gets a new id if it has none, or one of the plan's first request.
+        A message gets a new id if it has none, or the id of a message in the plan's first request.
 
         Args:
-            patched: The messages of the rerun. Their additions to the plan's first request replace those of the plan's
-                earlier reruns.
-            keep: Further messages to carry, which stay for the plan's later reruns, too. They stand at the end of the
-                history; those equal to an addition are left out.
+            patched: The messages of the rerun. Those that it adds to the plan's first request replace the additions of
+                the plan's earlier reruns.
+            keep: Further messages to add at the end of the history, which stay for later reruns of the plan. Those
+                equal to an addition of `patched` are left out.
         """
         self._kept += keep
         found = additions(self._request, patched)
@@ -62,8 +62,12 @@ class CarriedMessages:
         return sorted([*self._before, *pieces], key=itemgetter("at"))
 
     def _at(self, before: int) -> int:
-        """Return the history's position of the first message, from an index of the request on, that the history has;
-        else its end."""
+        """Return the position in the history before which added messages stand.
+
+        Args:
+            before: Index in the request. The first message from there on that the history contains gives the position;
+                if none does, the position is the end.
+        """
         if before < len(self._request):
             positions = {message.id: position for position, message in enumerate(self._history)}
             for message in self._request[before:]:
@@ -81,7 +85,7 @@ class CarriedMessages:
 
 M = TypeVar("M", bound=BaseMessage)
 _Key: TypeAlias = tuple[str, str, tuple[str | None, ...]]
-"""Type, text and call ids of a message."""
+"""Type, text and call ids of a message, by which messages without equal ids are compared."""
 
 
 class Addition(NamedTuple):
@@ -93,11 +97,11 @@ class Addition(NamedTuple):
 
 
 def additions(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> list[Addition]:
-    """Return the messages that a patched request adds to the original, in order.
+    """Return the messages that a patched request adds to the original, in order, as groups of consecutive messages.
 
-    A message is an original if it has the id of one, or the same type, text and call ids. New messages at a position
-    where originals are missing are rewrites, not additions, up to the first new call: a call and its result are always
-    additions. A result whose call is not added with it is a rewrite.
+    A patched message is an original if it has the id of one, or the same type, text and call ids. Where originals are
+    missing, new messages are rewrites of them, not additions, up to the first new call. A new call and its result are
+    always additions; a result without its call is a rewrite.
     """
     places = _places(original, patched)
     missing = sorted(set(range(len(original))).difference(place for place in places if place is not None))
@@ -131,7 +135,10 @@ def message_key(message: AnyMessage) -> _Key:
 
 
 def _places(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> list[int | None]:
-    """Return for each patched message the index of its original; None for a new message. No original is used twice."""
+    """Return, for each patched message, the index of its original; None for a new message.
+
+    Each original is used once.
+    """
     by_id = {message.id: index for index, message in enumerate(original) if message.id}
     places: list[int | None] = [by_id.pop(message.id, None) if message.id else None for message in patched]
     # Comparing texts is only needed if ids leave messages open.
@@ -148,17 +155,18 @@ def _places(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> li
 
 
 def _from_first_call(run: Sequence[AnyMessage], known: set[str | None]) -> Sequence[AnyMessage]:
-    """Return the messages from the first one with a call that the original does not have; empty if there is none.
+    """Return the messages from the first one that has a new call; empty if no message has one.
 
     Args:
-        known: Call ids of the original request.
+        run: Consecutive new messages.
+        known: Call ids of the original request, whose calls are not new.
     """
     first = next((index for index, message in enumerate(run) if set(_call_ids(message)) - known), len(run))
     return run[first:]
 
 
 def _answered(run: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages without the results of calls that are not among them."""
+    """Return the messages, except for results whose call does not stand before them in the list."""
     calls: set[str | None] = set()
     kept: list[AnyMessage] = []
     for message in run:
@@ -174,9 +182,9 @@ def _call_ids(message: AnyMessage) -> list[str | None]:
 
 
 def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages without calls that have no result, which providers refuse.
+    """Remove calls that have no result directly after their message, because providers refuse such a history.
 
-    A model message that has neither other calls nor text is removed.
+    A model message that has neither other calls nor text is removed. The given messages are not changed.
     """
     kept: list[AnyMessage] = []
     answered: set[str] = set()
@@ -196,7 +204,10 @@ def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def _with_calls(message: AIMessage, ids: set[str]) -> AIMessage:
-    """Return a model message with only the calls of these ids, in its content as well."""
+    """Return a copy of a model message with only the calls of these ids.
+
+    Others are also removed from content and extra fields.
+    """
     if all(call["id"] in ids for call in message.tool_calls):
         return message
     content = message.content
@@ -209,7 +220,7 @@ def _with_calls(message: AIMessage, ids: set[str]) -> AIMessage:
 
 
 def _is_open(block: object, ids: set[str]) -> bool:
-    """Whether a content block is a call with none of these ids."""
+    """Whether a content block is a tool call whose id is not among these."""
     return isinstance(block, dict) and block.get("type") in CALL_BLOCKS and block.get("id") not in ids
 
 
@@ -219,7 +230,11 @@ async def result_texts(
     warn: Callable[[str], None],
     count_reply: Callable[[AIMessage], None],
 ) -> dict[str, str]:
-    """Have the hooks rewrite tool results, and return the new texts; each hook receives the texts of those before it.
+    """Let hooks rewrite the tool results for requests, and return the new texts.
+
+    Each hook receives the texts of those before.
+
+    A hook that fails is skipped with a warning, or ends the input, by its `on_error`.
 
     Args:
         hooks: The hooks that rewrite results, in order.
@@ -228,7 +243,7 @@ async def result_texts(
         count_reply: Receives each reply of a model that a hook calls itself.
 
     Returns:
-        Message id → new text of the changed results.
+        Message id → new text, for the results that hooks changed.
 
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
@@ -249,10 +264,11 @@ async def result_texts(
 
 
 def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
-    """Return the messages with new texts in tool results; images and files of the results stay.
+    """Return the messages with other texts in some tool results; images and files of these results stay.
 
     Args:
-        texts: Message id → text; other messages stay unchanged.
+        messages: The messages; not changed.
+        texts: Message id → text. Messages without an entry, and other messages than results, stay as they are.
     """
     return [
         with_message_text(message, texts[message.id])
@@ -272,7 +288,11 @@ def with_message_text(message: M, text: str) -> M:
 
 
 def _checked(returned: Any) -> dict[str, str]:
-    """Return the value that `rewrite_results` returned as a dict; `TypeError` if it is no mapping of id → text."""
+    """Return what a hook's `rewrite_results` returned, as a dict.
+
+    Raises:
+        TypeError: It is no mapping of message id → text.
+    """
     if not isinstance(returned, Mapping):
         raise TypeError(f"rewrite_results returned {returned!r}; return a mapping of message id → text")
     for id_, text in returned.items():

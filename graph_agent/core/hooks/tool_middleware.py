@@ -48,7 +48,7 @@ _entered: ContextVar[list[str] | None] = ContextVar("graph_agent_entered", defau
 
 
 def _recorded(name: str, wrap: Wrap) -> Wrap:
-    """Return a wrap method that adds the middleware's name to `_entered` when it is called."""
+    """Return a wrap method that behaves like `wrap`, and first appends the middleware's name to `_entered`."""
 
     async def recorded(request: Any, handler: Any) -> Any:
         if (entered := _entered.get()) is not None:
@@ -59,12 +59,12 @@ def _recorded(name: str, wrap: Wrap) -> Wrap:
 
 
 class ToolMiddleware:
-    """The middleware of one agent that wraps tool calls; false if there is none.
+    """Runs tool calls through the middleware of one agent that wraps tool calls. False in a condition if there is none.
 
     Args:
         middleware: The agent's middleware, outermost first.
         tools: The agent's tools, by name.
-        own: The agent's own state fields, which middleware may read and write.
+        own: The fields of the agent's `state_schema`, which middleware may read and write.
     """
 
     def __init__(
@@ -79,9 +79,10 @@ class ToolMiddleware:
         return self._wraps is not None
 
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
-        """Run a call through the middleware and return the output; exceptions become error outputs, and are logged.
+        """Run a call through the middleware and return its output. An exception becomes an error output, and is logged.
 
-        An output that middleware gives without running the tool has the status `answered` or `denied`.
+        If middleware gives the output without running the tool, its status is `answered`, or `denied` if it is an
+        error.
 
         Args:
             call: The call as planned.
@@ -140,7 +141,8 @@ class ToolMiddleware:
         return output if ran or not entered else _answered(output, entered[-1])
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
-        """Return LangChain's request for a call, with copied arguments."""
+        """Build LangChain's `ToolCallRequest` for a call, with a copy of the arguments and the state that middleware
+        may read."""
         state = read_state(config, list(self._own.readable))
         return ToolCallRequest(
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
@@ -151,15 +153,17 @@ class ToolMiddleware:
 
 
 def _answered(output: CallResult, by: str) -> CallResult:
-    """Return an output marked as given by middleware in place of the tool's: `answered`, or `denied` if it is an error.
+    """Return a copy of an output that middleware gave without running the tool, with the status `answered` or `denied`.
 
     Args:
-        by: Name of the middleware.
+        output: The output; an error becomes `denied`.
+        by: Name of the middleware, stored as `decided_by`.
     """
     status: ResultStatus = "answered" if output.status == "success" else "denied"
     return replace(output, status=status, stored={**output.stored, "decided_by": by})
 
 
 def _is_raised_by_interrupt(error: BaseException) -> bool:
-    """Whether LangGraph's `interrupt()` raised the exception: the answer does not fit the `response_schema`."""
+    """Whether LangGraph's `interrupt()` raised the exception, because the person's answer does not fit its
+    `response_schema`."""
     return any(frame.f_code is interrupt.__code__ for frame, _ in walk_tb(error.__traceback__))

@@ -63,12 +63,21 @@ class WebSearchInterception(LoopHook):
         ]
 
     async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, list[Call]]:
-        """Return whether the reply has searches, and their calls as the context; a call with `needs` does not count."""
+        """Return whether the reply calls the search tool, and these calls as the context.
+
+        A call with `needs` is left to the loop.
+        """
         searches = [call for call in response.calls if call["name"] == self._name and not call.get("needs")]
         return bool(searches), searches
 
     async def build_plan(self, context: list[Call], response: HookResponse, request: HookRequest) -> LoopPlan:
-        """Run all searches concurrently, and return the decision to ask the model again with the results."""
+        """Run all searches concurrently, and return the decision to ask the model again with their results.
+
+        Args:
+            context: The search calls, from `should_run`.
+            response: The reply, whose other calls are dropped.
+            request: The request, to which the calls and results are added.
+        """
         results = await asyncio.gather(*(self._fulfil(call) for call in context))
         calls = AIMessage(response.text, tool_calls=canonical_calls(context))
         # Only the searches, as providers refuse calls without results.
@@ -76,7 +85,10 @@ class WebSearchInterception(LoopHook):
         return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *added]))
 
     async def _fulfil(self, call: Call) -> ToolMessage:
-        """Return the result of one search; an error result if the query is no text, or if the search raises."""
+        """Run one search and return its result message.
+
+        It is an error result if the query is no text, or if the search fails.
+        """
         query = call["arguments"].get("query")
         if not isinstance(query, str) or not query.strip():
             fault = f"{self._name} takes the query as text: {{'query': '…'}}, not {call['arguments']!r}."
@@ -91,7 +103,10 @@ class WebSearchInterception(LoopHook):
         return _result(call, clean(as_text(found)) or "Nothing was found.")
 
     async def _run(self, query: str) -> Any:
-        """Return the results of a search for a query; raises what the search raises."""
+        """Call the search function with a query; a function that is no coroutine function runs in a thread.
+
+        Raises its exceptions.
+        """
         if asyncio.iscoroutinefunction(self._search):
             return await self._search(query)
         found = await call_in_thread(self._search, query)

@@ -50,13 +50,13 @@ Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMes
 
 
 class ModelMiddleware:
-    """The middleware of one agent that wraps model calls.
+    """Sends model requests through the middleware of one agent that wraps model calls.
 
     Args:
         middleware: The agent's middleware, outermost first.
         tools: The agent's tools, by name.
         prompts: The prompts that describe tools in modes without native tools.
-        own: The agent's own state fields, which middleware may read and write.
+        own: The fields of the agent's `state_schema`, which middleware may read and write.
     """
 
     def __init__(
@@ -78,21 +78,29 @@ class ModelMiddleware:
         self._prompts = prompts
 
     def around(self, client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
-        """Return a model's client and structured planner wrapped in the middleware; unchanged without middleware."""
+        """Return the client and planner of a model wrapped in the middleware.
+
+        The same objects if no middleware wraps model calls.
+        """
         if self._wraps is None:
             return client, planner
         return _WrappedClient(client, self, quiet=self._quiet), _WrappedPlanner(planner, self)
 
     def request_tools(self, schemas: Sequence[dict[str, Any]]) -> list[Any]:
-        """Return the tools of a middleware request: the agent's tool objects, and copies of the schemas of all
-        others."""
+        """Return the tools for the middleware's request: the agent's tool objects, and for other names copies of the
+        schemas."""
         names = [(schema["function"]["name"], schema) for schema in schemas]
         return [self._tools.get(name) or copied(schema) for name, schema in names]
 
     def schemas(self, tools: Sequence[Any], offered: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the OpenAI schemas of a request's tools after the middleware; `offered` itself if they are unchanged.
+        """Convert the tools that middleware left in a request to OpenAI schemas; `offered` itself if it changed none.
 
-        Raises `ValueError` for an object that is no tool.
+        Args:
+            tools: The tools of the request after the middleware.
+            offered: Schemas of the tools before the middleware.
+
+        Raises:
+            ValueError: An object is no tool.
         """
         if tools == self.request_tools(offered):
             return offered
@@ -101,9 +109,15 @@ class ModelMiddleware:
     def update_prompt(
         self, messages: list[AnyMessage], tools: Sequence[Any], offered: Sequence[dict[str, Any]], mode: Mode
     ) -> list[AnyMessage]:
-        """Return the messages with new tool descriptions in the system prompt, if middleware changed the tools.
+        """If middleware changed the tools, replace the description of tools in the system prompt. Returns the messages.
 
-        In native mode the prompt does not describe tools, so the messages stay.
+        Unchanged in native mode, whose prompt does not describe tools.
+
+        Args:
+            messages: The request, with the system prompt.
+            tools: The tools of the request after the middleware.
+            offered: Schemas of the tools before the middleware.
+            mode: How the model is asked for calls.
         """
         remaining = self.schemas(tools, offered)
         if remaining is offered or mode == "native":
@@ -121,21 +135,21 @@ class ModelMiddleware:
         send: Send,
         watch: StreamWatch,
     ) -> AIMessage:
-        """Send a request through the middleware, and return the reply that the outermost returns.
+        """Send a request through the middleware, and return the reply that the outermost one returns.
 
-        State updates of the middleware are written by `write_field`. Usage of replies that are not returned is recorded
-        here.
+        State updates of the middleware are written by `write_field`. Usage of replies that are not returned is
+        recorded; a reply that replaces the model's own is reported to the telemetry observer.
 
         Args:
             model: The model that the agent would ask.
             request: The messages, with the system prompt.
-            offered: OpenAI schemas of the offered tools, through the provider or in text.
+            offered: OpenAI schemas of the offered tools.
             send: Sends a request to a model; called for each request that the innermost middleware passes on.
-            watch: State of the stream. A request that fails after its first token is not sent again.
+            watch: The stream of the reply. A request that fails after its first streamed token is not sent again.
 
         Raises:
-            ConfigError: A middleware uses an unsupported feature.
-            HookError: A middleware raised, or its request or response is unusable.
+            ConfigError: Middleware uses an unsupported feature, such as a `response_format`.
+            HookError: Middleware raised an exception, or its request or response is unusable.
             Exception: `send` raised it.
         """
         model_request = self._request(model, request, offered)
@@ -181,19 +195,19 @@ class ModelMiddleware:
     async def guard(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]], answer: AIMessage
     ) -> AIMessage:
-        """Pass an answer that no model produced through the middleware that rewrites replies, and return the result.
+        """Pass an answer that needed no model call through the middleware that rewrites replies, and return the result.
 
-        Without such middleware the answer is returned unchanged.
+        Unchanged if there is no such middleware. No request is sent.
 
         Args:
             model: The model that the request names.
-            request: The messages of the request that middleware receives; it is not sent.
+            request: The messages of the request that middleware receives.
             offered: OpenAI schemas of the offered tools.
-            answer: The answer, given to the middleware as the model's reply.
+            answer: The answer, which middleware receives as the model's reply.
 
         Raises:
-            ConfigError: A middleware uses an unsupported feature.
-            HookError: A middleware raised, or its response is unusable.
+            ConfigError: Middleware uses an unsupported feature.
+            HookError: Middleware raised an exception, or its response is unusable.
         """
 
         if self._guards is None:
@@ -236,15 +250,19 @@ class ModelMiddleware:
             raise hook_error(hook, error) from error
 
     def _unusable(self, fault: str) -> HookError:
-        """Return the error for a request or response of the middleware that cannot be used.
+        """Return (not raise) the error for a request or response of the middleware that cannot be used.
 
         Args:
-            fault: What is wrong and the fix, as a clause.
+            fault: What is wrong and how to fix it, as a clause.
         """
         return HookError(f"The hook {self._names} failed: {fault}", kind="middleware")
 
     def _only_reply(self, response: Any) -> AIMessage:
-        """Return the reply in a response; raise `HookError` if it is not exactly one model message."""
+        """Return the single model message of a response.
+
+        Raises:
+            HookError: The response is no `ModelResponse`, or has not exactly one `AIMessage`.
+        """
         if not isinstance(response, ModelResponse):
             raise self._unusable(f"it answered a model request with {response!r}; give a ModelResponse or AIMessage.")
         reply = response.result[-1] if response.result else None
@@ -255,7 +273,8 @@ class ModelMiddleware:
     def _request(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]]
     ) -> ModelRequest[Any]:
-        """Return LangChain's `ModelRequest`, with copies of messages and state, so that mutations have no effect."""
+        """Build LangChain's `ModelRequest`, with copies of messages and state, so that changes in place have no
+        effect."""
         system, messages = _split(request)
         # Copied: middleware that mutates the request instead of overriding it must not change the history.
         messages = copied(messages)
@@ -269,10 +288,14 @@ class ModelMiddleware:
         )
 
     def _check_request(self, request: ModelRequest[Any], offered: Sequence[dict[str, Any]]) -> None:
-        """Refuse a request after the middleware whose model or tools cannot be used.
+        """Check the model and the tools of a request after the middleware.
+
+        Args:
+            request: The request.
+            offered: Schemas of the tools before the middleware.
 
         Raises:
-            ConfigError: Middleware added a tool, and no middleware wraps tool calls.
+            ConfigError: Middleware added a tool, and no middleware wraps tool calls, so that its calls could not run.
             HookError: The model is no model, or a tool is no tool.
         """
         tools = request.tools
@@ -291,15 +314,15 @@ class ModelMiddleware:
             )
 
     def _apply(self, commands: Sequence[Command[Any]], structured: Any) -> None:
-        """Write the state updates that middleware returned with its responses, for the node's own update.
+        """Write the state updates that middleware returned with its response; they become a part of the node's update.
 
         Args:
             commands: The commands, innermost first.
             structured: The structured response of the model response; None if it has none.
 
         Raises:
-            HookError: A command does more than update the conversation, the structured response and own fields, or a
-                field that holds one value is written twice.
+            HookError: A command does more than update messages, the structured response and fields of `state_schema`,
+                or a field without a reducer is written twice.
         """
         updates: list[tuple[str, Any]] = [] if structured is None else [("structured_response", structured)]
         for command in commands:
@@ -332,7 +355,7 @@ class ModelMiddleware:
 
 
 class _WrappedClient(ModelClient):
-    """A model client whose requests pass through the middleware.
+    """A `ModelClient` whose requests pass through the middleware.
 
     Args:
         client: The client to wrap.
@@ -356,9 +379,12 @@ class _WrappedClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
-        """Send a request through the middleware and return the reply; the arguments are those of `ModelClient.ask`.
+        """Send a request through the middleware and return the reply. Arguments are those of `ModelClient.ask`.
 
-        Raises the errors of `ModelMiddleware.ask`.
+        An answer that middleware may rewrite is not streamed, unless `stream_before_guards` is set.
+
+        Raises:
+            Exception: The errors of `ModelMiddleware.ask`.
         """
         stream = watch or StreamWatch()
         # A reply that is rewritten after its last token cannot be taken back from readers.
@@ -377,20 +403,26 @@ class _WrappedClient(ModelClient):
         return stream.settle(await self._middleware.ask(self.model, request, self.schemas, send, stream))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
-        """Return an answer that no model produced after the middleware that rewrites replies; its calls are removed.
+        """Pass an answer that needed no model call through the middleware that rewrites replies.
 
-        Without such middleware only the calls are removed. No request is sent.
+        Return it without calls.
         """
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
-        """Return the call that produces an answer in one piece, after the middleware has processed it."""
+        """Return a `ModelCall` whose stream yields the answer as one chunk, after the middleware has processed it.
+
+        No retries.
+        """
         # Without retries: the caller retries according to the same settings.
         once = settings.with_values({"model_retries": 0})
         return ModelCall(cast("Any", _WholeAnswer(self, request, once, mode)), {}, list(request), bounded=True)
 
     def _client_for(self, wrapped: ModelRequest[Any], mode: Mode) -> ModelClient:
-        """Return the client for a request after the middleware; `self` if model, tools and options are unchanged."""
+        """Return the client for a request after the middleware: one with its model, tools and options.
+
+        `self` if middleware changed none of these.
+        """
         options = {**wrapped.model_settings}
         if wrapped.tool_choice is not None:
             options["tool_choice"] = wrapped.tool_choice
@@ -404,7 +436,8 @@ class _WrappedClient(ModelClient):
 
 
 class _WrappedPlanner(StructuredPlanner):
-    """A structured planner whose requests pass through the middleware, which sees an answer in a plan as text."""
+    """A `StructuredPlanner` whose requests pass through the middleware, which receives the answer in a plan as plain
+    text."""
 
     def __init__(self, planner: StructuredPlanner, middleware: ModelMiddleware) -> None:
         super().__init__(planner.model, planner.schema, planner.tool, planner.endpoint)
@@ -413,9 +446,15 @@ class _WrappedPlanner(StructuredPlanner):
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        """Request a plan through the middleware and return the reply; a rewritten answer is returned as a plan.
+        """Request a structured plan through the middleware, and return the reply.
 
-        Raises the errors of `ModelMiddleware.ask`.
+        Arguments are those of `StructuredPlanner.plan`.
+
+        Of a plan with only an answer, the middleware receives the answer; if it rewrites that, the result is a plan
+        with it.
+
+        Raises:
+            Exception: The errors of `ModelMiddleware.ask`.
         """
 
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
@@ -443,9 +482,9 @@ class _WrappedPlanner(StructuredPlanner):
 
 
 class _WholeAnswer(Runnable[Any, AIMessage]):
-    """A model call that yields an answer in one piece after the middleware has processed it.
+    """A runnable whose stream yields the answer as one chunk, after the middleware has processed it.
 
-    It gives the answer that follows the sentence about a limit.
+    Used for the answer that follows a sentence about a limit.
     """
 
     sends_requests = True
@@ -492,13 +531,16 @@ def _answer_of_plan(reply: AIMessage) -> AIMessage | None:
 
 
 def _plan_of_answer(answer: AIMessage) -> AIMessage:
-    """Return an answer that middleware has rewritten as JSON of a plan, so that no text in it is parsed as a call."""
+    """Return a rewritten answer as the JSON of a plan without calls, so that no text in it is parsed as a call."""
     plan = {"status": "done", "tools": [], "answer": answer.text}
     return answer.model_copy(update={"content": json.dumps(plan, ensure_ascii=False)})
 
 
 def _is_same(own: AIMessage, returned: AIMessage) -> bool:
-    """Whether middleware returned the text and the calls of the model, whatever else it changed."""
+    """Whether a reply from the middleware has the text and the calls of the model's own reply.
+
+    Other differences are ignored.
+    """
     calls = [[(call["name"], call["args"]) for call in reply.tool_calls] for reply in (own, returned)]
     return own.text == returned.text and calls[0] == calls[1]
 
@@ -519,7 +561,11 @@ def _record_other_replies(replies: Sequence[AIMessage], reply: Any) -> None:
 
 
 def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a tool's OpenAI schema, that of `offered` if it has the tool's name."""
+    """Return a tool's OpenAI schema: the one in `offered` with its name, else one converted from the tool.
+
+    Raises:
+        ValueError: The object is no tool.
+    """
     if not isinstance(tool, BaseTool):
         return tool_schema(tool)
     own = [schema for schema in offered if schema["function"]["name"] == tool.name]

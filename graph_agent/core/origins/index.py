@@ -11,26 +11,26 @@ from typing import Any
 from graph_agent.core.origins.tokens import leaf_values, match_tokens
 
 MOST_INDEXED_TOKENS = 400_000
-"""Maximum tokens of all texts of an index, about two million characters; later texts are not searched."""
+"""Maximum tokens of all texts of an index, about two million characters; texts beyond it are not searched."""
 MOST_PLACES = 2_000
-"""Maximum places in each group of texts that are compared with a whole value."""
+"""Maximum positions in the texts of one author that are compared with a whole value."""
 MOST_COMPARED = 5_000
-"""Maximum tokens in each group of texts that are compared with the parts of a value."""
+"""Maximum tokens in the texts of one author that are compared to find parts of a value."""
 _WHOLE_TOKENS = 64
-"""Maximum tokens of a field that is found as a whole by one look-up."""
+"""Maximum tokens of a field that can be found as a whole by one look-up in a dict."""
 _END = ""
 """Separates the fields in the list of all tokens; no token is empty."""
 
 
 class Author(IntEnum):
-    """The author of a text. If equally long parts of a value are in several texts, the first group is the origin."""
+    """Kind of author of a text. A lower value wins if texts of several authors contain a value."""
 
     HANDED = 0
-    """Parts of a delegate's task that the delegating agent has from untrusted text."""
+    """Parts of a delegate's task that the delegating agent took from untrusted text."""
     USER = 1
     """The user, or a reviewer."""
     SYSTEM = 2
-    """The author of the agent."""
+    """The author of the agent: its system prompt."""
     MEMORY = 3
     """The memory of earlier sessions."""
     TRUSTED = 4
@@ -41,22 +41,23 @@ class Author(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """One text or result that is searched."""
+    """The source of a text that the model has read, and in which values are searched."""
 
     group: Author
     """Who wrote it."""
     kind: str
-    """The `kind` of the origins that it gives."""
+    """The `kind` of an `ArgumentOrigin` for a value found in this text."""
     call: str = ""
     """Id of the call whose result it is; empty for other texts."""
     name: str = ""
     """Name of the call; empty for other texts."""
     named: bool = False
-    """Whether it is a field that is declared to be written by outsiders, so that also the whole field is theirs."""
+    """Whether this is a field that the tool's mark `source` lists as written by outsiders, so that the field as a whole
+    is too."""
 
 
 UNSEARCHED = ReadText(Author.UNTRUSTED, "unknown")
-"""The source of a value that was not found while not everything could be searched."""
+"""The source of a value that was not found although not everything could be searched; it counts as untrusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class Place:
     path: str
     """Path of the field in the source; empty for a source that is one text."""
     whole: bool
-    """Whether it is the whole field, and not a part of its text."""
+    """Whether the value is the whole field; False if it is a part of the field's text."""
     part: tuple[int, int] | None = None
-    """First token of the part that was found, and the token after it; None for the whole value."""
+    """`(first, end)` indexes of the value's tokens that were found, `end` exclusive; None if all were."""
 
 
 @dataclass(slots=True)
@@ -83,15 +84,15 @@ class _Field:
 class TextIndex:
     """Finds values in texts that are added one after the other.
 
-    A value is looked up by its rarest token, and compared with a limited number of places of each group, so that a
-    search takes no longer in a long session than in a short one.
+    A value is looked up by its rarest token and compared with a limited number of positions, so that a search takes no
+    longer in a long session than in a short one.
     """
 
     def __init__(self) -> None:
         self.complete = True
         """Whether all texts were added; False once there were more than `MOST_INDEXED_TOKENS`."""
         self.steps = 0
-        """Tokens read and compared so far."""
+        """Number of tokens read and compared so far, by which tests measure the cost."""
         self._tokens: list[str] = []
         self._fields: list[_Field] = []
         self._starts: list[int] = []
@@ -99,7 +100,9 @@ class TextIndex:
         self._whole: dict[Author, dict[tuple[str, ...], int]] = {group: {} for group in Author}
 
     def add(self, source: ReadText, value: Any, source_of: Callable[[str], ReadText] | None = None) -> None:
-        """Add a text, or a result as plain JSON, whose fields are searched each by itself.
+        """Add a text, or plain JSON, each field of which is searched separately, field names included.
+
+        Once the index is full, the rest is left out, and `complete` becomes False.
 
         Args:
             source: The source of the value.
@@ -116,7 +119,10 @@ class TextIndex:
             self._add_field(source if source_of is None else source_of(path), path, tokens)
 
     def _add_field(self, source: ReadText, path: str, tokens: list[str]) -> None:
-        """Add one field."""
+        """Add the tokens of one field, and index them.
+
+        Of numbers and dates inside JSON, only the whole value is indexed.
+        """
         start = len(self._tokens)
         self.steps += len(tokens)
         self._fields.append(_Field(start, start + len(tokens), source, path))
@@ -132,14 +138,18 @@ class TextIndex:
             self._whole[source.group][tuple(tokens)] = len(self._fields) - 1
 
     def find(self, tokens: Sequence[str]) -> Place | None:
-        """Return where a value is; of several places that of the first group, and there a whole field first.
+        """Return where a value occurs; None if it occurs nowhere.
 
-        Of untrusted places, one in prose comes first: that a record has the value, too, is no reason to trust it. A
-        number that is a whole field is that of the record, because numbers are in texts by chance.
+        Authors are searched in the order of `Author`, and whole fields before parts of texts. In untrusted texts it is
+        the reverse for values with letters: an occurrence in prose counts first, because a record that has the value,
+        too, is no reason to trust it.
 
-        Without a place that has the whole value, the longest part of the value counts, if it has more than half of the
-        characters. A value without letters, such as a date, is only found as a whole. Returns None if nothing has such
-        a part, and the source `UNSEARCHED` if a part of the texts could not be searched.
+        If the whole value occurs nowhere, the longest part of it counts that has more than half of its characters. A
+        value without letters, such as a date, is only found as a whole. If not all texts could be searched, the source
+        is `UNSEARCHED` in place of None.
+
+        Args:
+            tokens: The value's tokens, by `match_tokens`.
         """
         if not tokens:
             return None
@@ -157,9 +167,14 @@ class TextIndex:
         return Place(UNSEARCHED, "", False) if found is None and is_cut else found
 
     def parts(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the parts of a text that are in untrusted texts, and in texts of the user only in shorter pieces.
+        """Return the parts of a text that occur in untrusted texts, unless the user's or author's texts have them at
+        least as long.
 
-        Each part is its first token and the token after its last one.
+        Args:
+            tokens: The text's tokens.
+
+        Returns:
+            `(first, end)` indexes of each part, `end` exclusive, in order.
         """
         untrusted = self._covered((Author.HANDED, Author.UNTRUSTED), tokens)
         own = self._covered((Author.USER, Author.SYSTEM), tokens)
@@ -174,7 +189,8 @@ class TextIndex:
         return found
 
     def _covered(self, groups: Sequence[Author], tokens: Sequence[str]) -> list[int]:
-        """Return for each token the length of the longest run of tokens around it that the groups have."""
+        """Return, for each token, the length of the longest run of tokens around it that also occurs in texts of these
+        authors."""
         longest = [0] * len(tokens)
         for group in groups:
             for first, last, _ in self._runs(group, tokens):
@@ -183,10 +199,16 @@ class TextIndex:
         return longest
 
     def _full(self, group: Author, tokens: Sequence[str]) -> tuple[Place | None, bool]:
-        """Return the newest place in a group that has all tokens in order, None if there is none, and whether there
-        were more places than are compared.
+        """Return the newest position in texts of one author at which all tokens occur in order.
 
-        A whole field counts only if it is declared to be untrusted.
+        Args:
+            group: The author.
+            tokens: The value's tokens.
+
+        Returns:
+            The place, or None; and whether there were more positions than are compared. An occurrence that is a whole
+                field
+            counts only if the field is declared to be untrusted.
         """
         postings = self._postings[group]
         found = [postings.get(token, ()) for token in tokens]
@@ -206,9 +228,16 @@ class TextIndex:
         return None, len(found[rarest]) > MOST_PLACES
 
     def _runs(self, group: Author, tokens: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-        """Yield the longest runs of tokens that a group has, rare tokens first.
+        """Yield the runs of tokens, as long as possible, that occur in texts of one author.
 
-        Each is the run's first token, the token after its last one, and the position of the first in the index.
+        Runs around rare tokens come first.
+
+        At most `MOST_COMPARED` tokens are compared.
+
+        Yields:
+            `(first, end, position)`: indexes of the run in `tokens`, `end` exclusive, and the position of its first
+                token in the
+            index.
         """
         postings = self._postings[group]
         found = [postings.get(token, ()) for token in tokens]
@@ -234,7 +263,7 @@ class TextIndex:
                 yield first, last, shift + first
 
     def _at(self, position: int) -> str:
-        """Return the token at a position; that of no text outside of the index."""
+        """Return the token at a position in the index; the separator, which equals no token, outside of it."""
         return self._tokens[position] if 0 <= position < len(self._tokens) else _END
 
     def _longest_part(self, tokens: Sequence[str]) -> Place | None:
@@ -252,7 +281,13 @@ class TextIndex:
         return self._place(start, last - first, (first, last))
 
     def _place(self, start: int, count: int, part: tuple[int, int] | None = None) -> Place:
-        """Return the place of `count` tokens from a position on."""
+        """Return the place of the `count` tokens at a position of the index.
+
+        Args:
+            start: Position of the first token.
+            count: Number of tokens.
+            part: `(first, end)` indexes in the value; None for the whole value.
+        """
         field = self._fields[bisect_right(self._starts, start) - 1]
         is_whole = bool(field.path) and field.start == start and field.end == start + count
         return Place(field.source, field.path, is_whole, part)

@@ -21,9 +21,9 @@ from graph_agent.core.tools.source_marks import declared_source
 from graph_agent.core.tools.toolbox import Toolbox
 
 _REPEATED = frozenset({READ_RESULT, "wait_for_background"})
-"""Tools whose results repeat text of another result, which is searched already with its own trust."""
+"""Tools whose results repeat the text of another result, which is indexed already by its own trust."""
 _NEVER_RAN = frozenset({"invalid", "skipped", "denied"})
-"""Statuses of results that the framework or a reviewer has written."""
+"""Statuses of results whose text was written by this package or a reviewer, not by the tool."""
 _STEP = re.compile(r"\.|\[\d+\]\.?")
 
 OWN = ReadText(Author.USER, "user")
@@ -31,32 +31,38 @@ OWN = ReadText(Author.USER, "user")
 
 
 class Sources:
-    """The texts that a run has read, and the values in its calls that came from untrusted text.
+    """The texts that the model of a run has read, by author. Values of later calls are searched in them.
 
-    Events are read once, in their order.
+    Each event is read once. Results are untrusted by the marks of their tools.
 
     Args:
         toolbox: The tools and delegates, whose marks determine which results are untrusted.
-        memory_tools: Names of the tools of the memory.
+        memory_tools: Names of the tools that read and write the memory of earlier sessions.
     """
 
     def __init__(self, toolbox: Toolbox, memory_tools: Iterable[str]) -> None:
         self.index = TextIndex()
         self.calls: dict[str, tuple[str, str]] = {}
-        """Id and plan id of each call → its id and its name; of calls with the same plan id the newest."""
+        """Id, and plan id, of each call → `(id, name)` of the call.
+
+        A plan id that occurs twice stands for the newest call.
+        """
         self.untrusted: dict[tuple[str, ...], ArgumentOrigin] = {}
-        """Tokens of an untrusted argument of an earlier call → its origin, as a tool may return it as its own value."""
+        """Tokens of an untrusted argument of an earlier call → its origin.
+
+        A tool may return an argument as a value of its own.
+        """
         self._toolbox = toolbox
         self._memory_tools = frozenset(memory_tools)
         self._read = 0
 
     def add_conversation(self, messages: Sequence[AnyMessage], system: str, handed: Sequence[str]) -> None:
-        """Add what a run has read before its first event.
+        """Add what the model has read before the first event of the session.
 
         Args:
-            messages: The history; only messages that a delegating agent has passed on count.
+            messages: The history; only messages that a delegating agent has passed on are added.
             system: The system prompt.
-            handed: The untrusted parts of the task, from the delegating agent.
+            handed: The parts of the task that the delegating agent took from untrusted text.
         """
         for part in handed:
             self.index.add(ReadText(Author.HANDED, "task"), part)
@@ -68,7 +74,7 @@ class Sources:
                 self.index.add(OWN if is_own else ReadText(Author.UNTRUSTED, "context"), message.text)
 
     def add_facts(self, text: str) -> None:
-        """Add facts of earlier sessions."""
+        """Add the text of facts that the memory of earlier sessions returned."""
         self.index.add(ReadText(Author.MEMORY, "memory"), text)
 
     def follow(self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> None:
@@ -84,7 +90,7 @@ class Sources:
         self._read = count + len(new)
 
     def _add(self, entry: StoredEvent) -> None:
-        """Add one event."""
+        """Add the text of one event, by its type and author; other events are ignored."""
         match entry["type"]:
             case "user_message" | "steering":
                 self.index.add(OWN, text_of(entry["content"]))
@@ -101,7 +107,7 @@ class Sources:
                 self._add_value(ReadText(Author.UNTRUSTED, "result", entry["id"], entry["name"]), entry["content"])
 
     def _add_call(self, entry: StoredEvent) -> None:
-        """Record the name of a call, and its untrusted arguments."""
+        """Record the id and name of a call, and those of its arguments that come from untrusted text."""
         if (call := call_of(entry)) is None:
             return
         found = call["id"], call["name"]
@@ -113,7 +119,10 @@ class Sources:
                     self.untrusted[tuple(match_tokens(value))] = untrusted[path]
 
     def _add_result(self, entry: StoredEvent) -> None:
-        """Add a result, each field with the trust that the marks of its tool give it."""
+        """Add the fields of a result, each trusted or not by the marks of its tool.
+
+        A result that a reviewer wrote is the user's.
+        """
         name = call_name(entry) or delegation_name(str(entry.get("target", "")))
         if name in _REPEATED:
             return
@@ -126,7 +135,13 @@ class Sources:
         self._add_value(source, text_of(value) if value is entry["content"] else value, fields)
 
     def _add_value(self, source: ReadText, value: Any, fields: frozenset[str] = frozenset()) -> None:
-        """Add a value; with `fields`, only the fields of these names are untrusted."""
+        """Add a value to the index; text that is JSON is parsed first.
+
+        Args:
+            source: The source.
+            value: Plain JSON or text.
+            fields: Names of the only fields that are untrusted; empty if `source` applies to all.
+        """
         if isinstance(value, str) and value.lstrip().startswith(("{", "[")) and (read := decode(value)) is not None:
             value = read[0]
         if not fields:
@@ -136,7 +151,9 @@ class Sources:
         self.index.add(source, value, lambda path: source if is_named(path, fields) else trusted)
 
     def source_of(self, id_: str, name: str) -> tuple[ReadText, frozenset[str]]:
-        """Return the source of a call's result, and the names of its untrusted fields; empty if all have one trust.
+        """Return the source of a call's result, and the names of its fields that alone are untrusted.
+
+        The names are empty if all fields are trusted, or untrusted, alike.
 
         Args:
             id_: Id of the call.
@@ -153,6 +170,10 @@ class Sources:
 
 
 def is_named(path: str, fields: frozenset[str]) -> bool:
-    """Whether a field of a result, or an object that contains it, has one of these names; a result that is one text has
-    all of them."""
+    """Whether a field of a result is one of the named fields, or lies within one.
+
+    Args:
+        path: Path of the field; empty for a result that is one text, which counts as named.
+        fields: Names of fields.
+    """
     return not path or not fields.isdisjoint(_STEP.split(path))

@@ -15,11 +15,11 @@ from graph_agent.core.origins.tokens import leaf_values, match_tokens
 from graph_agent.core.waves.references import references_in
 
 MOST_ARGUMENTS = 200
-"""Maximum values in the arguments of one call that are traced."""
+"""Maximum values in the arguments of one call whose origins are searched."""
 MOST_VALUE_TOKENS = 600
-"""Maximum tokens of one argument that are searched."""
+"""Maximum tokens of one value that are searched; the rest of the value is ignored."""
 MOST_UNTRUSTED_PARTS = 50
-"""Maximum untrusted parts of a task that a delegate gets."""
+"""Maximum untrusted parts of a task that are passed to a delegate."""
 _MOST_CHARS = 200
 """Maximum characters of a path or a part in an event."""
 _DENIED = (
@@ -31,12 +31,16 @@ _TOP = re.compile(r"[.\[]")
 
 
 def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: frozenset[str]) -> Call:
-    """Return a call with the origin of each argument, and the paths of its tainted sinks.
+    """Return a copy of a call with the origin of each argument in `origins`, and the paths of tainted sinks in
+    `tainted`.
+
+    A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value comes from
+    text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched and count as untrusted in a sink.
 
     Args:
-        sources: What the run has read.
-        call: The call; one with a fault is returned unchanged.
-        template: The arguments with their references; empty if they cannot have any.
+        sources: The texts that the model has read.
+        call: The call; one with a `fault` is returned unchanged.
+        template: The arguments with their references (`${id.path}`) not replaced; empty if they cannot have any.
         sinks: Names of the arguments that are sinks.
     """
     if "fault" in call:
@@ -66,9 +70,16 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def _origin(sources: Sources, value: Any, references: Sequence[str]) -> ArgumentOrigin:
-    """Return the origin of one value; by reference if the plan has one for the whole value, else by the value itself.
+    """Return the origin of one value: by a reference if the plan has one for the whole value, else by searching the
+    value.
 
-    A value that has a reference and other text is untrusted if the referenced result is.
+    A value that combines a reference with other text is untrusted if the referenced result is. A value that the user
+    wrote, too, is trusted.
+
+    Args:
+        sources: The texts that the model has read.
+        value: The text or number.
+        references: The texts with references from which the value was made; empty if it has none.
     """
     tokens = match_tokens(value)[:MOST_VALUE_TOKENS]
     found = sources.index.find(tokens)
@@ -87,7 +98,10 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
 
 
 def _referenced(sources: Sources, text: str) -> Iterator[tuple[ArgumentOrigin, bool]]:
-    """Yield the origin of each reference in a text, and whether the text is nothing else."""
+    """Yield the origin of each reference in a text, and whether the text is only that reference.
+
+    Unknown calls are skipped.
+    """
     for id_, path, is_whole in references_in(text):
         # A call of another plan, whose events this run has not read.
         known = sources.calls.get(id_)
@@ -104,7 +118,14 @@ def _referenced(sources: Sources, text: str) -> Iterator[tuple[ArgumentOrigin, b
 
 
 def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
-    """Return the origin of a value that was found at a place; None if nothing that was read has it."""
+    """Return the origin of a value by the place where it was found.
+
+    Kind `model` for None, because nothing that was read has it.
+
+    Args:
+        place: The place; None if the value was not found.
+        tokens: The value's tokens, for the text of a part.
+    """
     if place is None:
         return {"kind": "model"}
     source = place.source
@@ -124,9 +145,9 @@ def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
 
 
 def untrusted_parts(sources: Sources, task: str) -> list[str]:
-    """Return the parts of a delegation's task that come from untrusted text, the longest first.
+    """Return the parts of a delegation's task that come from untrusted text, as tokens joined by spaces, longest first.
 
-    There are at most `MOST_UNTRUSTED_PARTS`.
+    At most `MOST_UNTRUSTED_PARTS`.
     """
     tokens = match_tokens(task)[:MOST_VALUE_TOKENS]
     parts = [" ".join(tokens[first:last]) for first, last in sources.index.parts(tokens)]
@@ -134,7 +155,7 @@ def untrusted_parts(sources: Sources, task: str) -> list[str]:
 
 
 def refused(call: Call) -> Call:
-    """Return a call, with a fault if it is tainted."""
+    """Return a copy of a tainted call with a `fault`, so that it is denied; any other call unchanged."""
     if "tainted" not in call:
         return call
     return {**call, "fault": _DENIED.format("; ".join(origins_text(call, tainted=True))), "denied_by": "origins"}

@@ -48,12 +48,19 @@ from graph_agent.models.wire.traits import CITATIONS
 
 logger = get_logger("graph_agent.nodes.finalize")
 AnswerWork: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
-"""Sends requests for the answer through an exchange; the text is the fixed sentence that precedes it, or empty."""
+"""Sends requests for the answer through an exchange, and stores what it finds in the `AnswerUpdate`.
+
+The text is the fixed sentence that must begin the answer, such as the one about a limit; empty if there is none.
+"""
 _EMPTY = "The model's answer was empty, and so was the answer to a second request."
 
 
 class AnswerUpdate:
-    """One pass through `finalize`: its task, the answer as far as it is produced, and the resulting state update."""
+    """One pass through the node `finalize`: its task, the answer as far as it is produced, and the resulting state
+    update.
+
+    The methods change these attributes; `update` returns them as an update of the graph's state.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -67,10 +74,10 @@ class AnswerUpdate:
         self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
         self.exchange: Exchange | None = None
-        """The requests of the pass; None before the first."""
+        """Sends the requests of the pass; None before the first one."""
         self.answer: AIMessage | None = None
         self.partial = AIMessage("")
-        """The streamed part of an answer that failed."""
+        """The part of a failed answer that was already streamed; empty if nothing was."""
         self.error: StoredEvent | None = None
         """The `error` event; None without a failure."""
         self.structured: Any = None
@@ -78,12 +85,15 @@ class AnswerUpdate:
         self.truncated: CutOff | None = None
         self.events: list[StoredEvent] = []
         self.written: list[tuple[str, Any]] = []
-        """Writes of middleware that follow the answer."""
+        """State writes of middleware, as pairs of field and value, which are applied after the answer."""
 
     async def run(self) -> None:
-        """Produce the answer, or a report of the failure, in `answer`, and give it the agent's name.
+        """Produce the answer, or a report of the failure, in `answer`, and set the agent's name on it.
 
-        Raises `UserError` for a fault of the program's configuration or input.
+        A cut-off answer adds a `warning` event.
+
+        Raises:
+            UserError: The program's configuration or input is at fault.
         """
         await self.produce()
         if self.error is not None:
@@ -94,8 +104,11 @@ class AnswerUpdate:
             self.answer = with_name(self.answer, self.active_run.identity.agent_name)
 
     async def produce(self) -> None:
-        """Produce the answer in `answer`, or set `error` to the event of what prevented it, by the first rule that
-        applies."""
+        """Set `answer`, or set `error` to the event of what prevented it. The first rule that applies does so.
+
+        The rules, in order: planning failed; planning or a hook has the answer; a streamed reply was stopped; a limit
+        is answered by its sentence; no budget is left for a request; the model is asked.
+        """
         rules: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._keep_failure,
             self._accept_planned,
@@ -109,7 +122,10 @@ class AnswerUpdate:
                 return
 
     async def _keep_failure(self) -> bool:
-        """If planning failed, set `error` and keep the streamed part of its reply; return whether it did."""
+        """If planning failed, set `error` to its `error` event and `partial` to the streamed part.
+
+        Returns whether it failed.
+        """
         if self.reason != "failed" and "failed" not in self.outcome:
             return False
         self.partial = self.outcome.get("draft", self.partial)
@@ -117,7 +133,10 @@ class AnswerUpdate:
         return True
 
     async def _accept_planned(self) -> bool:
-        """Use the answer of planning or of a hook, if there is one; return whether there is."""
+        """If planning or a hook has produced the answer, put it in `answer`. Returns whether there is one.
+
+        An answer that hooks composed is also streamed, unless the reader has received it.
+        """
         planned = self.outcome.get("draft") if self.reason == "completed" else None
         if "composed" not in self.outcome:
             if planned is not None:
@@ -131,15 +150,20 @@ class AnswerUpdate:
         return True
 
     async def _complete_streamed(self) -> bool:
-        """If planning was stopped during a reply, add the reason to the streamed part; return whether it was."""
+        """If a limit or abort stopped planning during a reply, answer with the streamed part and the reason.
+
+        Returns whether so.
+        """
         draft = self.outcome.get("draft")
         if draft is not None:
             self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
         return draft is not None
 
     async def _report_limit(self) -> bool:
-        """At a limit with `on_limit` `message`, answer with the sentence about the limit; return whether this
-        applies."""
+        """At a limit, and with `on_limit="message"`, answer with the sentence about the limit.
+
+        Returns whether this applies.
+        """
         self._is_exhausted()  # the reason that the sentence states
         sentence = self._sentence()
         if not sentence or self.settings.on_limit != "message":
@@ -148,21 +172,30 @@ class AnswerUpdate:
         return True
 
     async def _account_for_stop(self) -> bool:
-        """If an abort or an exhausted budget allows no request, answer with an account of the work; return whether one
-        does."""
+        """After an abort, or if no budget is left for a request, answer with a list of the work done.
+
+        Returns whether this applies.
+        """
         if not self._is_exhausted() and self.reason != "aborted":
             return False
         self.answer = AIMessage(self._with_account(self._sentence()))
         return True
 
     async def _ask_model(self) -> bool:
-        """Ask the model for the answer; always True, as the last rule."""
+        """Ask the model for the answer, structured if the agent has a response format.
+
+        Always returns True, as the last rule.
+        """
         work = self._compose_structured if self.deps.response else self._compose
         await self._send_before_deadline(work, self._sentence())
         return True
 
     async def _accept_draft(self, draft: AIMessage) -> None:
-        """Use the answer of planning, after hooks and middleware have processed it if they have not."""
+        """Use a reply of planning as the answer.
+
+        If middleware or hooks that may rewrite answers have not processed it yet, they do so first. Sets `structured`,
+        too.
+        """
         self.answer = draft
         if self.outcome.get("unguarded") and self.deps.guarded:
 
@@ -173,15 +206,24 @@ class AnswerUpdate:
         await self._read_structured()
 
     async def _read_structured(self) -> None:
-        """Set `structured` to the value of the answer by the response format, if the answer fits it."""
+        """Parse the answer by the agent's response format into `structured`.
+
+        Leave it unchanged if the answer does not fit.
+        """
         if self.deps.response is not None and self.answer is not None:
             # The code that produced the answer has reported a misfit.
             with contextlib.suppress(ValueError, SlowSchemaError):
                 self.structured = await asyncio.to_thread(self.deps.response.read, self.answer.text)
 
     async def _send_before_deadline(self, work: AnswerWork, sentence: str) -> None:
-        """Await work that sends requests; an abort or the deadline cancels it, and the answer is made from the streamed
-        part."""
+        """Await work that sends requests.
+
+        An abort or the deadline cancels it; the streamed part then becomes the answer.
+
+        Args:
+            work: Sends the requests, and sets `answer`.
+            sentence: The fixed sentence that begins the answer; empty if there is none.
+        """
         left_s = answer_left_s(self.active_run, self.loop, self.settings)
         try:
             await self.active_run.stop.stoppable(self._send(work, sentence), "The request for the answer", left_s)
@@ -189,9 +231,17 @@ class AnswerUpdate:
             self._cut_short()
 
     async def _send(self, work: AnswerWork, sentence: str) -> None:
-        """Prepare the requests, await the work, and record what happened; an error of a model sets `error`.
+        """Prepare the requests, await the work, and take over its events, usage and loop state.
 
-        A refusal of the model is the answer. Raises `UserError`.
+        A refusal of the model becomes the answer. A used-up budget gives an answer without a model. Any other error of
+        a model sets `error`.
+
+        Args:
+            work: Sends the requests, and sets `answer`.
+            sentence: The fixed sentence about the limit that ended planning; empty if planning was completed.
+
+        Raises:
+            UserError: The program's configuration or input is at fault.
         """
         # At a limit, hooks get no rerun.
         limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
@@ -221,8 +271,10 @@ class AnswerUpdate:
             self.reason = self.outcome["stop_reason"]
 
     def _take(self, outcome: Outcome[None]) -> None:
-        """Take over loop state, usage and events of the requests for the answer; raise their failure, a cancellation
-        included."""
+        """Take over the loop state, usage and events of the requests.
+
+        Raises the exception that ended them, if there is one.
+        """
         self.loop, self.usage = outcome.loop, outcome.usage
         if self.written and (extras := take_extras(self.written, CONTEXT_MARK)):
             self.loop["extras"] = extras
@@ -234,7 +286,15 @@ class AnswerUpdate:
             del outcome  # as in `Outcome.result`
 
     async def _compose(self, exchange: Exchange, sentence: str) -> None:
-        """Ask for an answer in free text; ask once more if it is empty, and fail if it is empty again."""
+        """Ask for an answer in free text. If it is empty, ask once more; if it is empty again, set `error`.
+
+        The second request is not sent if a budget is used up, or if planning had an empty answer already.
+
+        Args:
+            exchange: Sends the requests.
+            sentence: The fixed sentence that begins the answer. It is streamed first, unless guards must see the whole
+                answer.
+        """
         id_, streamed = None, ""
         if sentence and not self.deps.guarded:
             message, failure = await ask_for_answer_after(exchange, sentence)
@@ -271,7 +331,10 @@ class AnswerUpdate:
                 stream_rest(self.answer, streamed)
 
     async def _compose_structured(self, exchange: Exchange, sentence: str) -> None:
-        """Ask for an answer that fits the response format; fail if it does not after the repairs."""
+        """Ask for an answer that fits the response format, and set `structured`.
+
+        Set `error` if no repair makes it fit.
+        """
         assert self.deps.response is not None
         answered = await ask_for_structure(
             exchange,
@@ -306,14 +369,17 @@ class AnswerUpdate:
         return self.deps.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
 
     def _with_account(self, sentence: str) -> str:
-        """Return a sentence followed by an account of the input's calls, for an answer without a model."""
+        """Return a sentence followed by a list of the input's calls: the text of an answer that no model writes."""
         done = self.deps.prompts.render("account", **account(self.state["events"]))
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _is_exhausted(self, asked: Usage = NO_USAGE) -> bool:
-        """Whether a budget is too small for a model call; if so, it becomes the stop reason unless there is another.
+        """Whether the remaining tokens, cost or time are too few for a model call.
 
-        `asked` is usage that the state does not include yet.
+        If so, and planning was completed, this budget becomes the stop reason, and a `limit` event is added.
+
+        Args:
+            asked: Usage of requests that the state does not include yet.
         """
         met = self._budget_met(asked)
         if met is not None and self.reason == "completed":
@@ -327,8 +393,10 @@ class AnswerUpdate:
 
         Args:
             asked: Usage that the state does not include yet.
-            newest: The newest reply, whose tokens estimate those of the next one; None to take it from the history.
-            met: Compares the usage with the budgets.
+            newest: The newest reply, whose tokens estimate those of the next one; None to use the newest of the
+                history.
+            met: Compares the usage with the budgets: `exhausted`, or `budget_met`, which reserves a part for the
+                answer.
         """
         if not has_budget(self.settings):
             return None
@@ -337,13 +405,16 @@ class AnswerUpdate:
         return met(spent(self.active_run, self.loop, usage, replies, self.settings), self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
-        """Make a limit the reason of the input's end, and add its `limit` event."""
+        """Make a limit the stop reason of the input, replace the outcome, and add the `limit` event."""
         self.reason = reason
         self.outcome = {"stop_reason": reason, "limit": limit}
         self.events.append(limit_event(self.deps.prompts, self.step, reason, limit))
 
     def _cut_short(self) -> None:
-        """Make the answer from the text streamed before an abort or the deadline, and the sentence about it."""
+        """After an abort or the deadline, answer with the text streamed so far and a sentence about the stop.
+
+        If nothing was streamed, the answer is the sentence and a list of the work done.
+        """
         if self.active_run.stop.aborted:
             self.reason = "aborted"
             self.outcome = {"stop_reason": "aborted"}
@@ -363,15 +434,18 @@ class AnswerUpdate:
         self.structured = None
 
     def _fail_with(self, error: Exception) -> None:
-        """Record the exception that prevented the answer, and fail with its `error` event."""
+        """Store the exception that prevented the answer as the run's cause, and set `error` to its `error` event."""
         self.active_run.record_cause(error)
         self._fail(failure_event(error, self.step, "The request for the answer"))
 
     async def receive_steering(self) -> bool:
-        """Process steering (user messages sent during the run) that arrived meanwhile; return whether there was any.
+        """Read steering (user messages sent to the running input) that arrived meanwhile into `steering`.
 
-        Nothing is read if a limit forbids another plan, or if the answer cannot be replaced any more. An answer that
-        was streamed stays in the history; any other answer is dropped and composed again.
+        Nothing is read if a limit forbids another plan, if the input did not complete, or if the answer cannot be
+        replaced.
+
+        Returns:
+            Whether there is any. The caller then uses `update_for_next_plan`.
         """
         replaceable = self.answer is not None and ("draft" not in self.outcome or "shown" in self.outcome)
         if self.active_run.inbox is None or self.reason != "completed" or not replaceable or self._limited():
@@ -380,13 +454,16 @@ class AnswerUpdate:
         return bool(self.steering.messages)
 
     def _limited(self) -> bool:
-        """Whether a limit forbids another plan."""
+        """Whether a limit of steps, turns, budget or LangGraph's recursion forbids another plan."""
         met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
         met = met or self._budget_met(self.usage, self.answer, met=budget_met)
         return met is not None or self.state["remaining_steps"] < self.deps.steps_for_a_wave + 1
 
     def update_for_next_plan(self) -> dict[str, Any]:
-        """Return the state update for an input that goes on with steering: it leads to another plan."""
+        """Return the state update by which an input goes on with steering: it leads to another plan.
+
+        An answer that the reader has received stays in the history, with its event. Any other answer is dropped.
+        """
         shown = "shown" in self.outcome or bool(self.exchange is not None and self.exchange.stream.text)
         messages: list[AnyMessage] = []
         if shown and self.answer is not None:
@@ -404,14 +481,14 @@ class AnswerUpdate:
         }
 
     def _fail(self, error: StoredEvent) -> None:
-        """Make an `error` event the reason of the input's end."""
+        """Make an `error` event the reason for which the input ends; sets `reason` and `error`, and adds the event."""
         self.reason, self.error = "failed", error
         self.events.append(error)
 
     def _report_failure(self, error: StoredEvent) -> None:
-        """Answer with a report of the failure, streamed after the partial answer; set the error that the run raises.
+        """Answer with a report of the failure for the user, which is streamed after the partial answer.
 
-        The run raises an error only if the input failed and `on_failure` is `raise`.
+        If the input failed and `on_failure` is `raise`, the exception is stored in the run, which raises it at its end.
         """
         kind, text = error["kind"], error["message"]
         failed = self.reason == "failed"
@@ -429,7 +506,11 @@ class AnswerUpdate:
             self.active_run.failure.__cause__ = self.active_run.cause
 
     def _record_cut_off(self, answer: AIMessage) -> None:
-        """Record that an answer is incomplete and warn the user, except for a refusal, whose text states it."""
+        """If the answer is incomplete, set `truncated`, and add a `warning` event.
+
+        A content filter gets no event, because the answer's text states the refusal. A complete structured answer
+        counts as complete.
+        """
         # A complete structured answer may be cut off in endless trailing white space.
         self.truncated = answer_cut_off(answer) if self.structured is None else None
         if self.truncated is not None and self.truncated != "content_filter":
@@ -440,7 +521,11 @@ class AnswerUpdate:
             self.events.append(event("warning", self.step, message=message, **hint))
 
     async def update(self) -> dict[str, Any]:
-        """Return the state update that ends the input: the answer, its event, status and stop reason."""
+        """Return the state update that ends the input: the answer, its event, status and stop reason.
+
+        First extracts facts about the user for the agent's memory, if it does so and the input was completed within its
+        budget.
+        """
         status = STATUS_OF[self.reason].value
         extras = self.loop.pop("extras", {})
         if added := extras.get("messages"):

@@ -36,15 +36,17 @@ async def ask_for_answer(
 ) -> AIMessage:
     """Ask the model for the answer, and return the reply with only the answer as text, which may be empty.
 
+    Calls, invented results and planning markup in the reply are removed from the text.
+
     Args:
-        exchange: The requests of the pass, which counts the usage.
-        request: The request.
+        exchange: Sends the request, and counts its usage.
+        request: The request; the message that asks for the answer is appended.
         tail: Messages after the one that asks for the answer, such as an invalid reply and its error.
-        quiet: Keep the reply's tokens out of the message stream.
-        schema: JSON schema of the answer; None for free text. Its tokens are streamed if the provider enforces the
-            schema.
-        without_tools: Offer no tools, and write the calls of the history as text: for a model that calls a tool in
-            place of its answer, because it ignores the tool choice.
+        quiet: Whether to keep the reply's tokens out of the message stream.
+        schema: JSON schema of the answer; None for free text. With a schema, tokens are streamed only if the provider
+            enforces it.
+        without_tools: Whether to offer no tools, and write the calls of the history as text. This is for a model that
+            ignores the tool choice and calls a tool in place of its answer.
 
     Raises:
         RefusedError: The model or its provider refused; the error's message is the answer.
@@ -77,16 +79,17 @@ async def ask_for_answer(
 
 
 async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMessage, Exception | None]:
-    """Ask for an answer that follows a fixed sentence, streamed with it as one message.
+    """Ask for an answer that follows a fixed sentence. The reader receives both as one streamed message.
 
-    A refusal is added to the message, with a warning.
+    A refusal does not raise: its text is added to the message, and a `warning` event is recorded.
 
     Args:
-        exchange: The requests of the pass, whose own next request is sent.
-        sentence: The sentence, which the reader receives first.
+        exchange: Sends the exchange's own next request, and counts its usage.
+        sentence: The sentence, which is streamed before the model is asked.
 
     Returns:
-        The message, and the error of the last model if the message holds the sentence alone.
+        The message, and None; or, if no model answered, the message with only the sentence and the error of the last
+            model.
     """
     request = exchange.request
 
@@ -147,13 +150,14 @@ def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
 
 
 def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:
-    """Return a factory of the filter that holds back parts of an answer from the reader, such as calls and the
-    sentinel.
+    """Return a factory of the filter for streamed answers, which holds back text that is not meant for the reader.
+
+    Such text is calls in place of the answer, the sentinel (`No more actions.`), invented turns, and markup.
 
     Args:
         request: The request.
-        prefix: The fixed beginning of the answer.
-        free: Whether a model may write a call in place of the answer.
+        prefix: The fixed beginning of the answer, which the filter passes on.
+        free: Whether the answer is free text of an agent with tools, where a model may write a call in its place.
     """
 
     def inner() -> Visibility:
@@ -164,7 +168,10 @@ def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) ->
 
 
 async def guarded_answer(exchange: Exchange, answer: AIMessage) -> AIMessage:
-    """Return an answer that no request returned, as the middleware that rewrites replies leaves it."""
+    """Pass a given answer through the middleware that rewrites model replies, and return the answer that it leaves.
+
+    For an answer that no request returned, and that middleware has therefore not processed.
+    """
     request = exchange.request
     with exchange.metered("answer"):
         return await request.deps.client.guarded(request.answer_messages(), answer)

@@ -18,15 +18,18 @@ from graph_agent.core.state.events import StoredEvent, is_own
 from graph_agent.core.waves.references import escaped
 
 REJECTED = "Not run: a person rejected this call."
+"""Beginning of the result of a rejected call, for the model."""
 _SHOWN_CHARS = 500
-"""Characters of a call's arguments in a notice."""
+"""Maximum characters of a call's arguments in a notice."""
 _NO_REASON = "Do not repeat it unless the user asks for it."
 
 
 def apply_decisions(update: PlanUpdate) -> None:
-    """Apply a person's decisions: replace edited calls in the messages, and add the results of calls that do not run.
+    """Apply a person's newest decisions to the history: edited calls replace the planned ones, and calls that do not
+    run get results.
 
-    Approved calls, edited calls and undecided calls stay open. Nothing happens if no decision was awaited.
+    A rejection gives an error result, a response its text as the result. Approved, edited and undecided calls stay
+    open. Does nothing if no decision was awaited.
     """
     if not update.loop.get("awaiting_approval"):
         return
@@ -46,9 +49,10 @@ def apply_decisions(update: PlanUpdate) -> None:
 
 
 def report_edits(update: PlanUpdate) -> None:
-    """Add a notice for the model of the calls of the finished wave that a person edited, if any.
+    """If a person edited calls of the finished wave, add a notice for the model that lists what was planned and what
+    ran.
 
-    The messages hold the edited calls only, so that the model would otherwise take them for its own.
+    The messages hold only the edited calls, so the model would otherwise take them for its own.
     """
     requested: dict[str, HeldCall] = {}
     edits: list[dict[str, str]] = []
@@ -70,7 +74,7 @@ def _shown(name: str, arguments: dict[str, Any]) -> str:
 
 
 def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the decisions since the newest request of the agent's own policy, oldest first."""
+    """Return the decision events since the newest approval request of this agent (not of a delegate), oldest first."""
     found: list[StoredEvent] = []
     for entry in reversed(events):
         if is_own(entry, "approval_request"):
@@ -97,7 +101,12 @@ def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) 
 
 
 def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the message and the event of a call that a person rejected or answered."""
+    """Return the message and the result event of a call that a person rejected or responded to.
+
+    Args:
+        decision: The `approval_decision` event.
+        step: Number of the plan, for the event.
+    """
     id_, name, message = decision["id"], decision["name"], decision.get("message")
     if decision["decision"] == "reject":
         reason = f"Reason: {message}" if message else _NO_REASON

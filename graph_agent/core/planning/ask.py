@@ -37,17 +37,20 @@ from graph_agent.models.stream_watch import StreamWatch, Visibility
 async def plan_once(
     exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage] = (), *, quiet: bool = False
 ) -> Planned:
-    """Send one planning request, and continue it while the provider pauses its turn; return the parsed plan.
+    """Send one planning request, and return the plan parsed from the reply: calls to run, or an answer.
+
+    If the provider pauses its turn (`pause_turn`), the request is continued up to `MOST_PAUSES` times, unless a limit
+    forbids it; the parts become one message. Usage, warnings and events go to the exchange.
 
     Args:
-        exchange: The requests of the pass.
+        exchange: Sends the requests of the pass.
         request: The request.
-        tail: Messages after the conversation.
-        quiet: Stream nothing of the reply.
+        tail: Messages after the conversation, such as an invalid reply and a notice about it.
+        quiet: Whether to stream nothing of the reply.
 
     Raises:
         RefusedError: The model or its provider refused; the error's message is the answer.
-        PlanningError: A structured plan is invalid after its repair.
+        PlanningError: A structured plan is still invalid after its repair.
         Exception: The error of the last provider.
     """
     planned = await _send(exchange, request, tail, quiet=quiet)
@@ -70,7 +73,12 @@ async def plan_once(
 
 
 async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool) -> Planned:
-    """Send one planning request, and count its usage; parameters and errors are those of `plan_once`."""
+    """Send one planning request and return its plan, without continuing a paused turn. Adds its usage to the exchange.
+
+    With the setting `candidates` above 1, the request is sent that often and one plan is chosen. With
+    `dispatch="streamed"`, calls may begin while the reply is still arriving. Parameters and errors are those of
+    `plan_once`.
+    """
 
     async def ask(request: NextRequest, stream: StreamWatch, *, quiet: bool = quiet) -> Planned:
         if request.mode == "wave":
@@ -96,8 +104,17 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
 
 
 async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> Planned:
-    """Await a planning request while calls of its reply begin; without that, if a hook or middleware sees replies, or
-    if the plan is one of several candidates."""
+    """Await a planning request, and begin calls of its reply before the reply is complete.
+
+    Calls do not begin early if a hook or middleware must see the reply first, in text mode, or with several candidates.
+
+    Args:
+        request: The request that was sent.
+        sent: Returns its plan.
+
+    Returns:
+        The plan; its `extra["early"]` has the counts of early calls if any began.
+    """
     deps = request.deps
     is_seen = deps.hooks or deps.hook_set or deps.whole_replies
     if is_seen or request.mode == "text" or request.settings.candidates != 1:
@@ -118,14 +135,20 @@ async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> P
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:
-    """Stream the text of a paused turn and record it as commentary, because the answer follows in another message."""
+    """Finish the stream of a paused turn, and record its text as commentary in a warning.
+
+    The answer is another message.
+    """
     await exchange.stream.finish(paused.raw_text, paused.raw_text, paused.message.id)
     text = {"commentary": paused.raw_text} if paused.raw_text.strip() else {}
     exchange.warn(f"The provider of {exchange.sent.model.name} paused its turn, which goes on.", **text)
 
 
 def _visibility(request: NextRequest) -> Callable[[], Visibility]:
-    """Return a factory of the filter that holds back parts of a planning reply from the reader."""
+    """Return a factory of the filter for a streamed planning reply, which holds back calls, markup and the sentinel.
+
+    The filter depends on the mode, on an enforced response schema, and on whether the request may be repeated in text.
+    """
     if request.mode == "text":
         return TextCallFilter
     if _schema_of_plan(request) is not None:
@@ -136,7 +159,11 @@ def _visibility(request: NextRequest) -> Callable[[], Visibility]:
 
 
 def may_correct(request: NextRequest) -> bool:
-    """Whether a native reply without calls may be requested again in text: once per input, before any work."""
+    """Whether a native reply without calls may be followed by the same request in text mode.
+
+    It may once per input, for an agent with tools, before any wave of calls, and unless the model has called natively
+    before.
+    """
     loop = request.loop
     tried = loop.get("recovery", {}).get("asked_in_text")
     worked = loop["waves"] or loop.get("request_only_messages") or request.model.name in loop.get("native_tools", ())
@@ -144,13 +171,18 @@ def may_correct(request: NextRequest) -> bool:
 
 
 def seeks_markup(request: NextRequest) -> bool:
-    """Whether markup of a call in an answer is one that the model's server should have parsed, so that it is cut
-    off."""
+    """Whether markup of a tool call in an answer must be cut off.
+
+    True in the text modes, and for a model without a known profile, whose server may have failed to parse a call.
+    """
     return bool(request.deps.toolbox.names) and (request.mode != "native" or not request.model.is_known)
 
 
 def _schema_of_plan(request: NextRequest) -> dict[str, Any] | None:
-    """Return the JSON schema that the provider enforces on a planning reply without calls; None if there is none."""
+    """Return the response's JSON schema if the provider enforces it on planning replies without calls.
+
+    Otherwise None.
+    """
     deps, settings = request.deps, request.settings
     if deps.response is None or not deps.may_answer_while_planning(settings):
         return None
@@ -161,16 +193,19 @@ def _schema_of_plan(request: NextRequest) -> dict[str, Any] | None:
 async def _ask_for_calls(
     request: NextRequest, tail: Sequence[AnyMessage], stream: StreamWatch, *, quiet: bool
 ) -> Planned:
-    """Ask for calls through the provider's tools, or in text.
+    """Send one request for calls through the provider's tools, or in text, and return the plan of the reply.
+
+    The reply is taken from the plan cache if the agent has one. Nothing is streamed if the reply may not be the answer,
+    must be checked against a response schema, or must pass a guard first.
 
     Args:
         request: The request, in native or text mode.
         tail: Messages after the conversation.
-        stream: Records the text that the reader receives; call `finish_stream` with it and the plan.
-        quiet: Stream nothing of the reply, for any configuration.
+        stream: Receives the text for the reader. The caller must finish it with `finish_stream`.
+        quiet: Whether to stream nothing in any case.
 
     Raises:
-        RefusedError: If the model or its provider refuses.
+        RefusedError: The model or its provider refused.
         Exception: The provider's error.
     """
     deps, settings, mode, schema = request.deps, request.settings, request.mode, _schema_of_plan(request)
@@ -203,25 +238,28 @@ async def _ask_for_calls(
 
 
 async def finish_stream(stream: StreamWatch, planned: Planned) -> None:
-    """Stream the rest of a planning reply; nothing of a reply that has neither calls nor an answer.
+    """Stream the rest of a planning reply whose tokens were partly held back.
 
-    Args:
-        stream: The stream of the reply's request.
-        planned: The plan of the reply.
+    Nothing more is streamed of a reply that has neither calls nor an answer.
     """
     shown = planned.message.text if planned.calls or planned.answers else None
     await stream.finish(planned.raw_text, shown, planned.message.id)
 
 
 async def fits(request: NextRequest, planned: Planned) -> bool:
-    """Whether a planning reply is an answer on which the provider has enforced the schema of the response."""
+    """Whether a planning reply is a valid answer by a response schema that the provider enforces.
+
+    False without such a schema.
+    """
     response = request.deps.response if _schema_of_plan(request) else None
     return response is not None and await schema_misfit(response, planned.raw_text) is None
 
 
 async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
-    """Return the plan of a native reply without calls, with the markup of an unparsed call cut from the end of its
-    text."""
+    """Return a plan without calls whose text does not end in the markup of an unparsed call.
+
+    The markup is cut from the answer, with a warning. The plan is unchanged if it has none, or fits an enforced schema.
+    """
     request = exchange.request
     if not seeks_markup(request) or await fits(request, planned):
         return planned
@@ -231,12 +269,15 @@ async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
 
 
 async def finished_plan(exchange: Exchange, planned: Planned) -> Planned:
-    """Stream the rest of a planning reply, and return its plan; ask again if it holds a call that cannot be parsed.
+    """Stream the rest of a planning reply, and return its plan.
 
-    It is asked again once per input, and not if a limit forbids it; the second plan is then returned.
+    If the reply holds a call that cannot be parsed, ask again.
+
+    The second request is sent once per input, with a notice about the unreadable call, and not if a limit forbids it.
+    Its plan replaces the first.
 
     Args:
-        exchange: The requests of the pass; the plan is the reply to the newest one.
+        exchange: Sends the requests; the plan is the reply to the newest one.
         planned: The plan.
     """
     request, stream = exchange.request, exchange.stream

@@ -41,9 +41,12 @@ _ASKS = (
 
 
 async def receive_background(update: PlanUpdate) -> bool:
-    """Add a notice for each background task that has ended or asks a person; return whether there is one.
+    """Add a notice for the model about each background task that has ended or asks a person.
 
-    A notice is a user message for the model that no chat window shows. Nothing is added if the run stops meanwhile.
+    The notice is a user message that chat windows hide. Nothing is added if the run is stopped meanwhile.
+
+    Returns:
+        Whether a notice was added.
     """
     changed = update.changes.get("remote", {}).get("background", {})
     stored: Mapping[str, BackgroundTask] = (update.state.get("remote") or NOTHING_REMOTE).get("background", {})
@@ -60,8 +63,13 @@ async def receive_background(update: PlanUpdate) -> bool:
 
 
 async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dict[str, DelegationResult]:
-    """Return call id → result of each background task that has ended or asks a person; a failing delegate gives
-    `unknown`."""
+    """Ask the delegates for their background tasks, at the same time.
+
+    Returns:
+        Call id → result, for each task that has ended or asks a person; running tasks are left out. If a delegate is
+            missing
+        or raises, the result has the status `unknown`.
+    """
 
     async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:
         delegate: Any = toolbox.delegates.get(delegation_name(task["delegate"]))
@@ -78,10 +86,16 @@ async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dic
 
 
 def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: DelegationResult) -> None:
-    """Add the event and the notice of a background task's result or question, and count its usage.
+    """Add the event and the notice of a background task's result or question, and add its usage to the input.
 
-    The text in the notice is truncated, and fenced if untrusted; the event has the whole. The task's entry in the state
-    is replaced, or removed at its end. Turns are not counted.
+    The text in the notice is truncated, and fenced if the delegate is untrusted; the event has the whole text. The
+    task's entry in the state is replaced, or removed if the task has ended.
+
+    Args:
+        update: The pass through `plan`, which is changed.
+        id_: Id of the call that started the task.
+        task: The stored task.
+        result: The result, or the question (then `result.background` is the task).
     """
     name, step = task["delegate"], update.loop["step"]
     call: Call = {"id": id_, "name": delegation_name(name), "arguments": {}}

@@ -30,12 +30,17 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX
 from graph_agent.core.tools.truncation import cuts_for, with_cuts
 
 _NOTE_CHARS = 3_000
-"""Maximum characters of a note, of the lines about a message, a result and a call's arguments."""
+"""Maximum characters of a note about removed messages."""
 _MESSAGE_CHARS = 400
+"""Maximum characters of one message's text in a note."""
 _RESULT_CHARS = 160
+"""Maximum characters of one result in a note."""
 _ARGUMENT_CHARS = 120
+"""Maximum characters of one call's arguments in a note."""
 _CHARS_PER_TOKEN = 4
+"""Characters that are estimated as one token."""
 _RECAP_LINES = 20
+"""Maximum lines that `recap` returns."""
 
 Group: TypeAlias = list[AnyMessage]
 """Messages that are kept or removed together: a model's calls with their results, or one message."""
@@ -43,29 +48,30 @@ Group: TypeAlias = list[AnyMessage]
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A shorter request."""
+    """A request from which `compact` has removed the oldest messages."""
 
     messages: list[AnyMessage]
     """The messages of the shorter request."""
     kept_from: str
-    """Id of the first message after the cut; all from there on are in the request."""
+    """Id of the first message after the removed part; all messages from it on are in the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """The parts to leave out of requests from now on."""
+    """The parts that requests leave out from now on; the stored history is not changed."""
 
     kept_from: str | None = None
-    """Id of the first message that is kept; None if no message is removed."""
+    """Id of the first message that is kept; None if no message is left out."""
     cuts: dict[str, int] = field(default_factory=dict)
-    """Message id of a tool result → characters to keep."""
+    """Message id of a tool result → characters of it to keep."""
 
 
 def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shortening | None:
-    """Return the parts to leave out of a request that is too long; None if nothing more can be left out.
+    """Choose what to leave out of a request that was too long; None if nothing more can be left out.
 
-    The older part is removed if that shortens the request by at least a quarter. Otherwise the newest results are most
-    of the request, and they are cut. Each `Shortening` reduces the estimated length, so repeated calls terminate.
+    The older part is removed if that shortens the request by at least a quarter. Otherwise the newest results make up
+    most of the request, and they are cut, too. Each result reduces the estimated length, so calling this repeatedly
+    ends.
 
     Args:
         messages: The messages of the request.
@@ -89,15 +95,15 @@ def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shorte
 
 
 def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
-    """Return a request without its oldest messages; None if nothing can be removed.
+    """Return the request without its oldest messages, replaced by one note; None if nothing can be removed.
 
-    Nothing can if there are only the newest input and the newest wave of calls, or if the note would be as long as the
-    removed messages.
+    Nothing can be removed if there are only the newest input and the newest wave of calls, or if the note would be as
+    long as the removed messages.
 
     Args:
         messages: The request: system prompt, then the conversation, each call directly followed by its results.
-        window: The model's context window in tokens; None if unknown. The target is half of the request, or three
-            quarters of the window if that is less.
+        window: The model's context window in tokens; None if unknown. The target is half of the request's estimated
+            tokens, or three quarters of the window if that is less.
     """
     whole = estimated_tokens(messages)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
@@ -110,9 +116,10 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
 
 
 def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
-    """Return the id of the first message to keep, so that the kept messages have at most `target` tokens.
+    """Return the id of the first message to keep, so that the kept messages have about `target` tokens at most.
 
-    The system prompt, the newest input and the newest wave of calls are kept in any case.
+    The system prompt, the newest input and the newest wave of calls are kept even if they exceed it. A call is never
+    separated from its results.
 
     Args:
         messages: The request.
@@ -136,10 +143,11 @@ def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
 
 
 def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the newest input of a request or a history, and the messages that steered it.
+    """Return the user message that began the newest input, and the steering messages sent to it, oldest first.
 
     Args:
-        messages: The messages; those before the newest input are not read, so the cost does not grow with them.
+        messages: A request or a history. Messages before the newest input are not read, so the cost does not grow with
+            them.
     """
     found: list[AnyMessage] = []
     for index in range(len(messages) - 1, -1, -1):
@@ -152,17 +160,18 @@ def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
-    """Return the messages without those before a cut, except for the system prompt and the newest input.
+    """Return the messages with one note in place of those before a cut.
 
-    The messages that steered the newest input stay with it, as do inputs that an earlier compaction kept.
+    The system prompt, the newest input with its steering, and inputs that an earlier compaction kept stay in any case.
 
     Args:
-        messages: A request, or a history, which may grow after the cut.
+        messages: A request, or a history, which may have grown after the cut.
         kept_from: Id of the first message after the cut; not that of a tool result, which stays with its call.
 
     Returns:
-        The system prompt, one note, the kept inputs, and all messages from the cut on; the messages unchanged if no
-        message has that id or only earlier notes stand before it.
+        The system prompt, the note, the kept inputs, and all messages from the cut on. The messages unchanged if none
+            has
+        that id, or if only earlier notes stand before it.
     """
     head, groups = _split(messages)
     first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)
@@ -177,7 +186,7 @@ def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMe
 def summarized_view(
     messages: Sequence[AnyMessage], summary: str, kept_from: str, inputs: Sequence[Sequence[Any]]
 ) -> list[AnyMessage]:
-    """Return the messages with a summary in place of those before a cut, except for the newest input.
+    """Return the messages with a model's summary in place of those before a cut; the newest input stays.
 
     Only the messages after the cut are read, so the cost does not grow with the history.
 
@@ -185,11 +194,11 @@ def summarized_view(
         messages: A history, which may have grown after the cut.
         summary: The text of the summary.
         kept_from: Id of the first message after the cut.
-        inputs: Position and id of messages before the cut that stay unless a newer input is among the kept messages.
+        inputs: `(position, id)` of messages before the cut that stay, unless a newer input is among the kept messages.
 
     Returns:
-        The note with the summary, the inputs, and all messages from the cut on; the messages unchanged if no message
-        has that id.
+        The note with the summary, the inputs, and all messages from the cut on. The messages unchanged if none has that
+            id.
     """
     cut = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].id == kept_from), None)
     if cut is None:
@@ -205,14 +214,21 @@ def summarized_view(
 
 
 def _message_at(messages: Sequence[AnyMessage], at: int, id_: str) -> AnyMessage | None:
-    """Return the message with an id, which is at a position unless the history was edited; None if it was removed."""
+    """Return the message with an id; None if it was removed.
+
+    Args:
+        messages: The history.
+        at: Position where the message stands unless the history was edited; tried first.
+        id_: The message's id.
+    """
     if at < len(messages) and messages[at].id == id_:
         return messages[at]
     return next((message for message in messages if message.id == id_), None)
 
 
 def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group]]:
-    """Split a request into the system prompt and the conversation in groups."""
+    """Split a request into its leading system messages, and the conversation in groups (a message with calls and its
+    results)."""
     begin = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
     groups: list[Group] = []
     for message in messages[begin:]:
@@ -224,7 +240,10 @@ def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group
 
 
 def _newest_input(groups: Sequence[Group]) -> set[int]:
-    """Return the indexes of the newest input and of the messages that steered it."""
+    """Return the indexes of the groups that hold the newest input and the messages that steered it.
+
+    Inputs that directly follow a compaction note, because an earlier compaction kept them, are included.
+    """
     stays: set[int] = set()
     for index in range(len(groups) - 1, -1, -1):
         if not _is_input(groups[index][0]):
@@ -243,12 +262,12 @@ def _newest_input(groups: Sequence[Group]) -> set[int]:
 
 
 def _is_input(message: BaseMessage) -> bool:
-    """Whether a message is a user's, as opposed to a note of this package."""
+    """Whether a message was written by the user, as opposed to a note of this package in the user's role."""
     return isinstance(message, HumanMessage) and not is_note(message)
 
 
 def _asks(message: BaseMessage) -> bool:
-    """Whether a message of the model has calls."""
+    """Whether a message is the model's and has tool calls, valid or invalid."""
     return isinstance(message, AIMessage) and bool(message.tool_calls or message.invalid_tool_calls)
 
 
@@ -258,10 +277,10 @@ def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """Return a user message about removed messages, at most a quarter of their length.
+    """Return a user message that summarizes removed messages in a line each; it has at most a quarter of their length.
 
-    Its role is the user's, because providers accept that as the first message. A model's summary among them is kept in
-    full.
+    The newest lines have precedence; of older messages only the number is given. A summary that a model wrote is kept
+    in full. The role is the user's, because providers accept that as the first message.
     """
     summarized = list[str]()
     if dropped[0][0].additional_kwargs.get(NOTE_MARK) == SUMMARY:
@@ -284,7 +303,7 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
 
 
 def _lines(group: Group) -> list[str]:
-    """Return the lines of a note about one group; empty for a group without text."""
+    """Return the lines of a note about one group; empty for a group without text, and for a note of kept results."""
     first = group[0]
     # A later note repeats the kept results in full.
     if is_kept_note(first):
@@ -300,7 +319,7 @@ def _lines(group: Group) -> list[str]:
 
 
 def recap(messages: Sequence[AnyMessage]) -> list[str]:
-    """Return one line for each call with the beginning of its result, such as `- search({…}): found 3`; the newest 20.
+    """Return one line for each tool result, such as `- search({…}): found 3`; the newest 20, oldest first.
 
     Args:
         messages: A part of a conversation, each call directly followed by its results.
@@ -311,7 +330,7 @@ def recap(messages: Sequence[AnyMessage]) -> list[str]:
 
 
 def _called(group: Group) -> list[tuple[str, str, str]]:
-    """Return call, status and beginning of the result, for each result of a group."""
+    """Return, for each result in a group with calls: the call as short text, the result's status, and its beginning."""
     first = group[0]
     assert isinstance(first, AIMessage)
     calls = {call["id"]: f"{call['name']}({_short_arguments(call['args'])})" for call in first.tool_calls}
@@ -323,7 +342,7 @@ def _called(group: Group) -> list[tuple[str, str, str]]:
 
 
 def _short_arguments(arguments: Any) -> str:
-    """Return the beginning of a call's arguments as JSON."""
+    """Return the beginning of a call's arguments as JSON, at most `_ARGUMENT_CHARS` characters."""
     return _short(json.dumps(arguments, ensure_ascii=False, default=str), _ARGUMENT_CHARS)
 
 

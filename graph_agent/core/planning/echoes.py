@@ -14,14 +14,16 @@ from graph_agent.models.wire.examples import echoed_values
 
 
 def without_echoes(planned: Planned, tools: Sequence[dict[str, Any]], request: Sequence[AnyMessage]) -> Planned:
-    """Return a plan in which calls with texts of the examples have a fault, so that they do not run.
+    """Return a plan in which calls that repeat a text from the prompt's examples have a `fault`, so that they do not
+    run.
 
-    A text that the conversation holds too is not an echo, because the model may have taken it from there.
+    Small models copy the example values in place of real ones. A text that the conversation contains, too, is
+    permitted.
 
     Args:
         planned: The plan; it is not modified.
-        tools: OpenAI schemas of the offered tools, from which the examples were built.
-        request: The messages of the request, without examples.
+        tools: OpenAI schemas of the offered tools, from which the prompt's examples were built.
+        request: The messages of the request, without the examples.
     """
     texts = [message.text for message in request]
 

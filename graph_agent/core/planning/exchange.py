@@ -40,31 +40,34 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CROWDED = 0.8
-"""Share of the context window from which on the user is warned."""
+"""Share of the context window from which on a request adds a warning."""
 logger = get_logger("graph_agent.planning.request_state")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What happened in the requests of one pass, however they ended."""
+    """What happened in the requests of one pass through a node, whether they succeeded, failed or were cancelled."""
 
     reply: T | None
     """What the work returned; None after a failure."""
     failure: BaseException | None
     """The exception that ended the work, a cancellation included; None if it returned."""
     loop: LoopState
-    """The loop state, with the changes of the requests. A copy, which the caller may modify."""
+    """The loop state with the changes made by the requests. It is a copy, which the caller may modify."""
     events: Sequence[StoredEvent]
     """Events of the requests, oldest first."""
     usage: Usage
-    """Usage of all replies, unusable ones included."""
+    """Usage of all replies, also of those that could not be used."""
     stream: StreamWatch
-    """The text of the newest request's reply that the reader has received."""
+    """The stream of the newest request's reply: the text that the reader has received."""
     cut_off: AIMessage | None
-    """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
+    """The part of the newest request's reply that arrived before its stream broke off, with its token counts.
+
+    None otherwise.
+    """
 
     def result(self) -> T:
-        """Return the reply, or raise the failure, a cancellation included."""
+        """Return the reply, or raise the failure (a cancellation included). Call it at most once, last."""
         if self.failure is None:
             return cast("T", self.reply)
         try:
@@ -75,46 +78,50 @@ class Outcome(Generic[T]):
 
 
 def no_limit(used: Usage, newest: AIMessage | None) -> LimitMet | None:
-    """Return None: requests outside of an input have no budget."""
+    """Return None, i.e. no limit: the check for requests outside of an input, which have no budget."""
 
 
 class Exchange:
-    """The requests of one pass through a node, and what has happened in them so far.
+    """Sends the requests of one pass through a node, and collects usage, events and changes of the loop state.
 
-    Work sends requests through it, each a `NextRequest`, and the node reads the `Outcome`. What one request changes for
-    the next ones is in the loop state of `request`.
+    A pass is one execution of the node `plan`, `model` or `finalize`. Work sends each `NextRequest` through this
+    object; the node then reads the `Outcome`. What one request changes for the next ones is in the loop state of
+    `request`.
 
     Args:
         request: The first request.
-        budget_met: Returns the budget that forbids another request, and its size; None if there is none. Called with
+        budget_met: Returns the budget that forbids another request, and its size; None if there is none. It receives
             the usage of this exchange and the newest reply.
     """
 
     def __init__(self, request: NextRequest, budget_met: LimitCheck = no_limit) -> None:
         self.request = request
-        """The agent's own next request, with all changes so far."""
+        """The agent's own next request, with all changes so far. A request that a hook patched never replaces it."""
         self.usage: Usage = NO_USAGE
-        """Usage of all replies so far, unusable ones included."""
+        """Usage of all replies so far, also of those that could not be used."""
         self.events: list[StoredEvent] = []
         """Events so far, oldest first."""
         self.stream = StreamWatch()
-        """The text of the newest request's reply that the reader has received."""
+        """The stream of the newest request's reply: the text that the reader has received."""
         self.cut_off: AIMessage | None = None
-        """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
+        """The part of the newest request's reply that arrived before its stream broke off, with its token counts.
+
+        None otherwise.
+        """
         self.request_log: RequestLog | None = None
-        """The recorded requests of the session; None if none are recorded."""
+        """Makes the events that record whole requests; None without the setting `record_requests`."""
         self.sent = request
-        """The newest request that was sent; before the first, the first."""
+        """The newest request that was sent; before the first one, the first request."""
         self._calls: list[ModelCallRecord] = []
         self._budget_met = budget_met
         if request.settings.model_options():
             self.sent = self.adopt(options_warned(request))
 
     async def outcome_of(self, work: Awaitable[T]) -> Outcome[T]:
-        """Await work that sends requests through this exchange, and return what happened in them.
+        """Await work that sends requests through this exchange, and return what happened in them. Never raises.
 
-        Nothing is raised, so that no usage and no event is lost: `Outcome.result` raises what the work raised, also a
-        cancellation.
+        So no usage and no event is lost if the work fails or is cancelled; `Outcome.result` raises that exception
+        later.
         """
         reply, failure = None, None
         try:
@@ -130,10 +137,10 @@ class Exchange:
             del failure  # as in `Outcome.result`
 
     def adopt(self, change: ChangedRequest) -> NextRequest:
-        """Keep a changed request for all later requests of the pass, emit the change's warnings, and return the
-        request.
+        """Keep a changed request for all later requests of the pass, log and record the change's warnings, and return
+        the request.
 
-        Of a hook's request, and of one in text mode, only the loop state is kept: the agent's own request goes on.
+        If the request is a hook's, or is in text mode for one time, only its loop state is kept.
         """
         if change.request.loop is not self.request.loop:
             self.request = self.request.override(loop=change.request.loop)
@@ -142,11 +149,11 @@ class Exchange:
         return change.request
 
     def change_loop(self, **keys: Any) -> None:
-        """Change keys of the loop state for all later requests."""
+        """Set keys of the loop state for all later requests."""
         self.request = self.request.override(loop={**self.request.loop, **keys})
 
     def record(self, **recovery: Any) -> None:
-        """Change keys of `Recovery` (measures taken for this input) in the loop state for all later requests."""
+        """Set keys of `Recovery` (the measures taken after failed requests of this input) for all later requests."""
         self.request = self.request.with_recovery(**recovery)
 
     async def send(
@@ -158,21 +165,24 @@ class Exchange:
         recover: Callable[[NextRequest, Exception], ChangedRequest] | None = None,
         visibility: Callable[[], Visibility] = SentinelFilter,
     ) -> T:
-        """Send a request, changed after each failure, until it is answered or no change can help; return the reply.
+        """Send a request and return the reply.
 
-        `sent` is then the request that it answers. A request whose reply has reached the reader is not sent again.
+        After a failure, send it again in a changed form until no change can help.
+
+        Afterwards `sent` is the request that was answered. A request is not sent again once its reply has begun to
+        reach the reader. Usage, model calls and warnings are recorded.
 
         Args:
             request: The request.
             ask: Sends one attempt; receives the request and the stream that its tokens pass through.
-            purpose: What the reply is for.
-            recover: Returns the request after a failed one; None for `recovered`. With another one, a long wait that
-                the provider asks for is not cut short for a fallback model.
-            visibility: Builds the filter of the parts of the reply that are held back from the reader.
+            purpose: What the reply is for, as recorded.
+            recover: Returns the changed request after a failure; None for `recovered`. With a function of the caller, a
+                long wait that the provider asks for is not cut short in favour of a fallback model.
+            visibility: Builds the filter that holds back parts of the reply from the reader.
 
         Raises:
-            RefusedError: If the model or its provider refuses; the error's message is the answer.
-            PlanningError: If a structured plan is invalid after its repair.
+            RefusedError: The model or its provider refused; the error's message is the answer.
+            PlanningError: A structured plan is still invalid after its repair.
             Exception: The error of the last provider.
         """
         with self.metered(purpose):
@@ -208,10 +218,10 @@ class Exchange:
                     raise failure
 
     def begin_request(self, request: NextRequest) -> NextRequest:
-        """Make a request the newest one, and return it.
+        """Prepare a request for sending: shorten it if needed, store it as `sent`, and return it.
 
-        It is shortened if the model has refused one of its length in this input; this holds for the later requests of
-        the pass and is warned of. A hook's request is not shortened.
+        It is shortened, with a warning, if the model has refused a request of this length in this input; later requests
+        are shortened, too. A hook's request is never shortened.
         """
         if request.of_hook is None and "too_long" in request.loop.get("recovery", {}):
             request = self.adopt(fitted(request))
@@ -220,7 +230,8 @@ class Exchange:
 
     @contextmanager
     def metered(self, purpose: Purpose) -> Iterator[None]:
-        """Record the model calls, warnings and usage of requests sent inside the block, also if it raises.
+        """Record model calls, warnings and usage of the requests sent inside the `with` block, also if the block
+        raises.
 
         Args:
             purpose: What the replies of the requests are for.
@@ -256,11 +267,11 @@ class Exchange:
         return self._budget_met(total, newest)
 
     def count_reply(self, reply: AIMessage) -> None:
-        """Add the usage of a reply that no other code counts, such as that of a model call in a hook."""
+        """Add the usage of a reply that `send` does not count, such as that of a model call in a hook."""
         self.usage = add_usage(self.usage, usage_of(reply, self.request.settings.prices))
 
     def count(self, usage: Usage, last: UsageMetadata | None) -> None:
-        """Add usage; warn once per input if the newest request nearly filled the model's window.
+        """Add usage. If the newest request nearly filled the model's context window, warn about that once per input.
 
         Args:
             usage: The usage.
@@ -282,23 +293,23 @@ class Exchange:
         )
 
     def warn(self, message: str, logged: str = "", **fields: Any) -> None:
-        """Log a warning and record it as an event.
+        """Log a warning, and record it as a `warning` event.
 
         Args:
             message: The warning, for the user.
-            logged: Text that replaces the message in the log; empty for the message.
+            logged: Text for the log in place of the message; empty to log the message.
             fields: Further fields of the event.
         """
         logger.warning("%s", logged or message, extra=IN_HISTORY)
         self.events.append(event("warning", self.request.loop["step"], message=message, **fields))
 
     def report(self, type_: str, fields: dict[str, Any], purpose: Purpose) -> None:
-        """Record an event of a request: a warning, or a call that the provider ran.
+        """Record an event that a request produced: a warning, or a call that the provider itself ran.
 
         Args:
             type_: The event's type.
-            fields: The fields of that type.
-            purpose: What the reply of the request is for.
+            fields: The event's own fields.
+            purpose: What the reply of the request is for; an event of planning belongs to the next step.
         """
         if type_ == "warning":
             self.warn(**fields)
@@ -307,8 +318,10 @@ class Exchange:
             self.events.append(event(type_, step, **to_json_safe(fields)))
 
     def warn_of_replaced(self, texts: list[str]) -> None:
-        """Record streamed texts that middleware or a hook has replaced as commentary in warnings, and empty the
-        list."""
+        """Record streamed texts that middleware or a hook has replaced, as commentary of `warning` events.
+
+        Empties the list.
+        """
         while texts:
             self.warn(REPLACED, commentary=texts.pop(0))
 
@@ -317,8 +330,11 @@ class Exchange:
         self.warn(f"{self.sent.model.name} {REFUSAL_WARNING}")
 
     def warn_of_invention(self, invented: int) -> None:
-        """Warn that the model invented a result or turn, whose characters were dropped from its reply; nothing for
-        0."""
+        """Warn that the model invented a tool result or a turn of the user, which was removed from its reply.
+
+        Args:
+            invented: Number of removed characters; 0 adds no warning.
+        """
         if invented:
             self.warn(invention_warning(self.sent.model.name, invented))
 
@@ -331,14 +347,14 @@ class Exchange:
         *,
         plans: bool,
     ) -> None:
-        """Add a `hook` event.
+        """Record what a loop hook or middleware did, as a `hook` event.
 
         Args:
             name: The hook's name.
             action: What it did to the reply.
             reply: The text and the calls of the model's own reply; None if no model was asked.
-            added: Messages that it adds to requests.
-            plans: Whether the reply was to a request for a plan, which belongs to the next step.
+            added: Messages that the hook adds to requests.
+            plans: Whether the request was for a plan; its event belongs to the next step.
         """
         text, calls = reply or ("", ())
         fields: dict[str, Any] = {} if reply is None else {"reply": text}
@@ -349,7 +365,8 @@ class Exchange:
         self.events.append(event("hook", self.request.loop["step"] + plans, name=name, action=action, **fields))
 
     def _record_model_calls(self, sent: Sequence[TimedRequest], purpose: Purpose) -> None:
-        """Record the times of requests for the next event, and, with `record_requests`, their content as events.
+        """Keep the times of requests for the next event, log them, and record their content as events if `request_log`
+        is set.
 
         Args:
             sent: The measured requests.
@@ -375,12 +392,12 @@ class Exchange:
 
 
 def _record(request: TimedRequest, purpose: Purpose, prices: Mapping[str, Price] | None = None) -> ModelCallRecord:
-    """Return the record of a request to a model, for an event.
+    """Return the record of one request to a model (model, time, tokens, cost, error), as events store it.
 
     Args:
         request: The measured request, after its end.
         purpose: What its reply is for.
-        prices: Prices of models, by name; None for no costs.
+        prices: Prices by model name; None to record no cost.
     """
     reply = request.reply
     named = reply.response_metadata.get("model_name") or reply.response_metadata.get("model") if reply else None

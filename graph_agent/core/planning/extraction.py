@@ -59,10 +59,14 @@ _FAILED = "No facts about the user could be extracted from this input; the answe
 
 
 async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
-    """Request facts about the user from an answered input, and keep them; a failure is a `warning` event.
+    """Ask the model for facts about the user in an answered input, and store them in the memory.
+
+    Usage, loop state and events of `answer` receive those of the request; a `recall` event lists the stored ids. A
+    failure adds a `warning` event and never changes the answer. Nothing happens without an answer or a text of the
+    user, and nothing is stored if the run is stopped or the deadline passes.
 
     Args:
-        answer: The pass through `finalize`, with the answer. Its usage, loop state and events grow by the request's.
+        answer: The pass through `finalize`, with the answer.
         memory: The agent's memory.
     """
     words = "\n\n".join(_short(message.text) for message in newest_input(answer.state["messages"]))
@@ -84,7 +88,17 @@ async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
 
 
 async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conversation: str) -> list[str]:
-    """Request facts, keep them in the memory, and return their ids."""
+    """Send the request for facts, store the facts in the memory, and return their ids.
+
+    The ids are the same if the node runs again after a crash, so that no fact is stored twice. Exceptions of the model
+    and of the memory are raised, after the usage of the request was added to `answer`.
+
+    Args:
+        answer: The pass through `finalize`.
+        memory: The memory.
+        caller: Id of the user whose facts they are.
+        conversation: The input and its answer, as text.
+    """
     known = await memory.recall(caller, conversation, most=_MOST_KNOWN)
     prompt = answer.deps.prompts.render("facts", conversation=conversation, known=known, most=_MOST_FACTS)
     request = await NextRequest.of(answer.task, answer.settings, answer.state["messages"], answer.loop)
@@ -114,10 +128,14 @@ async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conve
 
 
 def _facts_in(reply: str, known: Collection[str]) -> list[tuple[str, str | None]]:
-    """Return each fact of a reply with the id of the known fact that it replaces; None for a new fact.
+    """Parse the model's reply.
+
+    Returns `(fact, id of the known fact that it replaces)` pairs, with None as id for a new fact.
+
+    At most `_MOST_FACTS` facts; invalid and blank entries are skipped, unknown ids count as None.
 
     Raises:
-        ValueError: The reply is not in the requested form.
+        ValueError: The reply is not JSON with a list of facts.
     """
     value = parse_lenient_json(reply)
     given = value.get("facts") if isinstance(value, dict) else value
@@ -132,5 +150,5 @@ def _facts_in(reply: str, known: Collection[str]) -> list[tuple[str, str | None]
 
 
 def _short(text: str) -> str:
-    """Return a text truncated to `_CHARS` characters."""
+    """Return the text, truncated with a marker if it exceeds `_CHARS` characters."""
     return truncate(text, max_chars=_CHARS, max_lines=_CHARS).text

@@ -39,15 +39,15 @@ _PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
 
 
 def error_event(step: int, kind: str, message: str, *, advises: bool = False, hint: str = "") -> StoredEvent:
-    """Return the `error` event of a failed input.
+    """Return the `error` event of a failed input. Nothing is logged.
 
     Args:
         step: Number of the plan.
         kind: Category of the error.
-        message: What failed, for the user; kept whole in the event.
-        advises: Whether the part of the message after its last semicolon is advice for the developer; if there is one,
-            it becomes the event's hint in place of `hint`.
-        hint: Advice for the developer; empty for that of the kind.
+        message: What failed, for the user; the event has it in full.
+        advises: Whether the part of the message after its last semicolon is advice for the developer, which then
+            becomes the event's hint in place of `hint`.
+        hint: Advice for the developer; empty to use the standard advice of the kind.
     """
     what, separator, advice = clean(message).rpartition("; ")
     hint = hint or _HINTS.get(kind, "The log has the details.")
@@ -57,12 +57,15 @@ def error_event(step: int, kind: str, message: str, *, advises: bool = False, hi
 
 
 def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
-    """Log the exception that ended an input, in one ERROR record, and return its `error` event.
+    """Log the exception that ended an input, and return its `error` event.
+
+    The kind depends on the exception: `planning`, the kind of a hook's error, `code` for an exception of the program's
+    own functions, or the class of a model's error.
 
     Args:
-        error: The exception of a request to the model.
+        error: The exception that a request to the model raised.
         step: Number of the plan.
-        request: The request, as the subject of a sentence.
+        request: Text that names the request; it begins the log message.
     """
     # The faults of a plan are for the developer to read, and need no traceback.
     if isinstance(error, PlanningError):
@@ -84,15 +87,17 @@ def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
 
 
 def _is_raised_by_model(error: BaseException | None) -> bool:
-    """Whether a model raised an exception, or the one that it was raised from."""
+    """Whether a model raised this exception or one of its causes (`__cause__`)."""
     while error is not None and not is_raised_by_model(error):
         error = error.__cause__
     return error is not None
 
 
 def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -> StoredEvent:
-    """Log a failure that has no exception of its own, and return its `error` event; parameters are those of
-    `error_event`."""
+    """Log a failure that has no exception of its own, and return its `error` event.
+
+    Parameters are those of `error_event`.
+    """
     logger.error("The input failed: %s", message, extra=IN_HISTORY)
     return error_event(step, kind, message, advises=advises)
 
@@ -100,17 +105,18 @@ def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -
 def failure_account(
     error: StoredEvent, prompts: Prompts, events: Sequence[StoredEvent], messages: Sequence[AnyMessage], *, failed: bool
 ) -> str:
-    """Return the report of an error for the user, without the provider's words and without advice for developers.
+    """Return the report of an error for the user, without texts of the provider and advice for developers.
 
-    It has the error, an account of the input's calls, and, if the conversation was too long or the answer empty, the
-    beginning of each result.
+    It has the error and a list of the input's calls. If the conversation was too long or the answer was empty, the
+    beginning of each result follows. The text of an exception in user code is left out, because it may hold data of
+    other users.
 
     Args:
         error: The `error` event.
         prompts: Renders the parts of the report.
         events: The session's events, oldest first.
         messages: The conversation.
-        failed: Whether the input failed; False if a limit ended it and only its answer failed.
+        failed: Whether the input failed; False if a limit ended it and only the answer after that failed.
     """
     kind, message = error["kind"], public_text(error["message"])
     # An exception's text may hold data of other users.

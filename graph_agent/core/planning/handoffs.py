@@ -17,10 +17,10 @@ from graph_agent.core.tools.invoke import parent_command
 
 
 def handoff_command(state: PlanState) -> Command[Any] | None:
-    """Return the command of `finalize` for a handoff (a tool's command to the parent graph); None without one.
+    """Return the command of `finalize` if a tool has handed the conversation to the parent graph; None otherwise.
 
-    The first command closes the input without an answer and runs `finalize` again; the second leaves for the parent
-    graph. LangGraph drops the writes of a task that leaves, so the closing update needs a superstep of its own.
+    The first command ends the input without an answer and runs `finalize` again; the second leaves for the parent
+    graph. Two are needed, because LangGraph drops the other writes of a task that leaves.
 
     Args:
         state: The state of `finalize`.
@@ -37,7 +37,10 @@ def handoff_command(state: PlanState) -> Command[Any] | None:
 
 
 def _with_results(handoff: Handoff, history: Sequence[AnyMessage]) -> Handoff:
-    """Return a handoff whose conversation, if it gives one on, has the results of all calls of the wave."""
+    """Return a copy of a handoff.
+
+    A conversation that it passes to the parent graph gets the results of all calls of the wave.
+    """
     update: list[tuple[str, Any]] = []
     for name, value in handoff["update"]:
         if name == "messages" and isinstance(value, list) and any(isinstance(each, AIMessage) for each in value):

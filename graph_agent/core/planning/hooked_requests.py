@@ -26,7 +26,7 @@ from graph_agent.core.state.schema import HookWork
 from graph_agent.models.stream_filters import has_no_answer
 
 PATCHED_MODEL = "RequestPatch.model"
-"""The field named in the error for a patch's model that cannot be built."""
+"""Name of the field in the error for a model of a hook's patch that cannot be built."""
 
 
 async def prepare(
@@ -36,13 +36,16 @@ async def prepare(
     *,
     may_summarize: bool = True,
 ) -> None:
-    """Have the hooks rewrite the tool results of requests, and summarize long conversations, before the first is sent.
+    """Prepare the requests of a pass before the first is sent: hooks rewrite tool results, and old messages are
+    summarized.
+
+    Also sets up the recording of requests if `record_requests` is set, and applies a stored summary.
 
     Args:
-        exchange: The requests of the pass; its next request is changed.
+        exchange: Sends the requests of the pass; its next request is changed.
         stored: The events of the session.
-        new: Events that the node's update adds to them before those of the requests.
-        may_summarize: Whether the input may still request a summary.
+        new: Events that this node adds after the stored ones, before those of the requests.
+        may_summarize: Whether the input may still send a request for a summary.
 
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
@@ -67,13 +70,13 @@ async def prepare(
 
 
 async def request_plan(exchange: Exchange) -> Planned:
-    """Ask for the next wave, and return the reply as the loop hooks leave it.
+    """Ask for the next wave, and return the plan of the reply as the loop hooks leave it.
 
     Raises:
-        HookError: If a hook with `on_error = "fail"` fails.
-        RefusedError: If the model or its provider refuses; the error's message is the answer.
-        PlanningError: If a structured plan is invalid after its repair.
-        LimitMetError: If a structured plan is invalid and a limit forbids the repair, or a limit forbids a rerun.
+        HookError: A hook with `on_error = "fail"` failed.
+        RefusedError: The model or its provider refused; the error's message is the answer.
+        PlanningError: A structured plan is still invalid after its repair.
+        LimitMetError: A limit forbids the repair of an invalid structured plan, or a rerun that a hook requests.
         Exception: The error of the last provider.
     """
     if "withheld" in exchange.request.loop:
@@ -83,12 +86,15 @@ async def request_plan(exchange: Exchange) -> Planned:
 
 
 async def reviewed(exchange: Exchange, answer: AIMessage) -> AIMessage:
-    """Return an answer as the loop hooks leave it; called before the user receives it.
+    """Pass an answer through the loop hooks, which may replace it or have the model asked again, and return the final
+    answer.
+
+    The user has not received the answer yet. It is returned unchanged if no hook inspects answers.
 
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
-        LimitMetError: A limit forbids a rerun of the model.
-        RefusedError: The model or its provider refused the rerun.
+        LimitMetError: A limit forbids asking the model again.
+        RefusedError: The model or its provider refused.
         Exception: The error of the last provider.
     """
     if not any(map(sees_answers, exchange.request.agent.hooks)):
@@ -97,7 +103,7 @@ async def reviewed(exchange: Exchange, answer: AIMessage) -> AIMessage:
 
 
 def _warn_of_withheld_choice(exchange: Exchange) -> None:
-    """Warn once per input that the tool the caller requires is withheld."""
+    """Warn, once per input, if the tool that the caller's `tool_choice` requires is withheld after a detected loop."""
     loop, choice = exchange.request.loop, exchange.request.agent.client_tool_choice
     if loop.get("recovery", {}).get("free_choice") or choice not in loop.get("withheld", ()):
         return
@@ -107,11 +113,11 @@ def _warn_of_withheld_choice(exchange: Exchange) -> None:
 
 
 async def _first_plan(exchange: Exchange) -> Planned:
-    """Ask for the next wave, without loop hooks; again in text if the model's server ignores native tools.
+    """Ask for the next wave, without loop hooks, and return the plan. If the model's server ignores tools, ask in text.
 
-    It asks in text from the beginning if this process knows that the server drops tools. It asks again only once per
-    input and before any work; later, markup of a call is cut from the reply instead. A native call is recorded for the
-    model, so that its replies are not doubted again.
+    The first request is already in text if this process knows that the server drops tools. A reply that shows signs of
+    ignored tools is requested again in text, once per input and before any work; later, markup of a call is cut from
+    the reply. A native call is recorded for the model, so that its later replies are not doubted.
     """
     request = exchange.request
     if request.agent.models.drops_tools.get(request.model.name):
@@ -129,7 +135,10 @@ async def _first_plan(exchange: Exchange) -> Planned:
 
 
 def _record_native_call(exchange: Exchange) -> None:
-    """Record that a model whose profile does not state it has called a tool natively."""
+    """Record in the loop state, and for this process, that the current model has called a tool natively.
+
+    The loop state is changed only for a model whose profile does not state that it takes tools.
+    """
     request = exchange.request
     known, model = request.loop.get("native_tools", []), request.model
     request.agent.models.drops_tools[model.name] = False
@@ -138,11 +147,11 @@ def _record_native_call(exchange: Exchange) -> None:
 
 
 async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
-    """Send a request through the loop hooks, which may have it sent again with changes; return the final plan.
+    """Send a request through the loop hooks, which may have it sent again with changes. Returns the final plan.
 
     Args:
-        exchange: The requests of the pass.
-        first: Sends the original request for a plan; or the answer that was composed.
+        exchange: Sends the requests of the pass.
+        first: Sends the original request for a plan; or an answer that was already composed, which the hooks inspect.
     """
     carried: CarriedMessages | None = None
     answers = isinstance(first, AIMessage)
@@ -189,11 +198,11 @@ async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Plann
 
 
 def _hook_request(exchange: Exchange, *, answers: bool) -> HookRequest:
-    """Return the request that was sent, in the form in which hooks receive it.
+    """Return the request that was sent, in the form (`HookRequest`) in which hooks receive it.
 
     Args:
-        exchange: The requests of the pass.
-        answers: Whether it asked for the answer.
+        exchange: Sends the requests of the pass; its own next request is converted.
+        answers: Whether the request was for the answer; False for a plan.
     """
     request = exchange.request
     options = dict(request.settings.model_options())
@@ -212,7 +221,12 @@ def _hook_request(exchange: Exchange, *, answers: bool) -> HookRequest:
 
 
 async def _rerun(exchange: Exchange, request: HookRequest) -> tuple[Planned, HookRequest]:
-    """Send a patched request; return its reply, and the request with the model that answered."""
+    """Send a request that a hook has patched.
+
+    Returns the plan of its reply, and the request with the model that answered.
+
+    A model that the patch names is built first. After a fallback, the returned request has the fallback model.
+    """
     own = exchange.request
     has_own_model = request.model is own.model.client.model
     other = None if has_own_model else await own.agent.models.ready(request.model, PATCHED_MODEL, own.settings)

@@ -14,8 +14,9 @@ _MOST_CHARS = 40_000
 
 
 def kept_as(message: AnyMessage) -> str | None:
-    """Return the mark of a tool result that must stay in requests, such as `skill pdf-forms`; None for other messages
-    and for failed results.
+    """Return the mark of a tool result that must stay in shortened requests, such as `skill pdf-forms`.
+
+    None for other messages and for failed results.
     """
     if message.type != "tool" or message.status == "error" or not isinstance(message.artifact, dict):
         return None
@@ -23,7 +24,10 @@ def kept_as(message: AnyMessage) -> str | None:
 
 
 class KeptResults:
-    """The kept results of one run's conversation; each message is read once, unless it is edited."""
+    """Finds the marked results in one run's conversation.
+
+    Each message is read once, unless the conversation is edited.
+    """
 
     def __init__(self) -> None:
         self._read: list[AnyMessage] = []
@@ -31,10 +35,10 @@ class KeptResults:
         """The newest result of each mark, oldest first."""
 
     def of(self, messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:
-        """Return mark → newest result with it, oldest first.
+        """Return mark → newest message with that mark, oldest first.
 
         Args:
-            messages: The conversation; usually the one of the last call and some new messages.
+            messages: The conversation; usually that of the last call with some new messages.
         """
         # Equal messages are the same objects, which makes this comparison cheap.
         if messages[: len(self._read)] != self._read:
@@ -51,10 +55,11 @@ class KeptResults:
 def with_kept_results(
     view: Sequence[AnyMessage], kept: Mapping[str, AnyMessage], window: int | None
 ) -> list[AnyMessage]:
-    """Return a shortened conversation with a note that has the kept results it lacks; unchanged if it lacks none.
+    """Return a shortened conversation with a note that repeats marked results which the shortening left out.
 
-    The newest results come first into the room that there is, a quarter of the window; the marks of the others are
-    named.
+    The newest results come first, as long as they fit into a quarter of the window (40,000 characters at most); of the
+    others only the marks are listed. Unchanged if no marked result is missing, or if the conversation was not
+    shortened.
 
     Args:
         view: The shortened conversation; its first message is the note on what it leaves out.

@@ -30,37 +30,40 @@ from graph_agent.core.state.events import StoredEvent, event
 
 logger = get_logger("graph_agent.planning.loop_detection")
 REPEATS = 3
-"""Consecutive occurrences that make a pattern a loop; two may be a retry."""
+"""Consecutive occurrences that make a pattern a loop. Two are not enough, since the second may be a retry."""
 
 
 _MAX_POLL_WINDOWS = 8
-"""Maximum number of windows of calls to read, so that an input of polls only is not read whole."""
+"""Calls to read at most, as a multiple of the window, so that an input of polling calls only is not read whole."""
 _MAX_CACHED = 1024
 """Maximum number of cached fingerprints."""
 FingerprintCache = dict[int, tuple[Any, str, str]]
-"""Id of an event object → the event, held so that the id stays valid, and its call's name and fingerprint."""
+"""`id()` of an event object → the event, its call's name, and the call's fingerprint.
+
+The event is stored, so that the object stays alive and its `id()` valid.
+"""
 _NOTED, _WARN, _WITHHOLD = range(3)
 """Levels of a pattern: results differ (reported once); results repeat, first time; results repeat, second time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A pattern of calls that repeats at the end of a history."""
+    """A pattern of calls that repeats at the end of an input's calls."""
 
     pattern: tuple[str, ...]
-    """One period, as fingerprints, oldest first; its last entry is the newest call."""
+    """One period of the pattern, as fingerprints, oldest first; its last entry is the newest call."""
     count: int
     """Consecutive occurrences of the whole pattern at the end of the window; at least 2."""
     key: str
-    """12 hexadecimal digits that identify the pattern independent of rotation: a-b-a-b and b-a-b-a are one loop."""
+    """12 hexadecimal digits that identify the pattern, wherever the period begins: a-b-a-b and b-a-b-a have the same
+    key."""
 
 
 def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> Loop | None:
     """Return the shortest pattern of calls that repeats at the end of a history; None if there is none.
 
-    A pattern is a loop if it occurs `REPEATS` times in a row. If the window is too short for that, it is a loop if it
-    fills the window and occurs at least twice; the window need not be a multiple of the period. The cost is at most
-    `window * max_period` comparisons.
+    A pattern is a loop if it occurs `REPEATS` times in a row. If the window is too short for that, the pattern must
+    fill the window and occur at least twice. The cost is at most `window * max_period` comparisons.
 
     Args:
         fingerprints: The calls, oldest first; equal strings are equal calls. Only the end is read.
@@ -76,29 +79,31 @@ def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> L
 
 
 def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
-    """Return how often a pattern of values occurs in a row at the end; 0 if less often than `find_loop` requires.
+    """Return how many times the last `period` values occur in a row at the end.
+
+    0 if too rarely for a loop (see `find_loop`).
 
     Args:
-        values: The result of each call, oldest first, compared with `==`.
-        period: Length of the pattern.
+        values: One value for each call, such as its result, oldest first; compared with `==`.
+        period: Length of the pattern, in values.
         window: Number of last values to search.
     """
     return (_repetition(values[-window:], period, window) or 0) // period
 
 
 def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported: Collection[str] = ()) -> str | None:
-    """Return a tool whose last `REPEATS` calls all differ in their arguments and all have equal results, if any.
+    """Return a tool whose last `REPEATS` calls had different arguments and equal results; None if there is none.
 
-    This is not a loop: three searches may find nothing for three reasons, and three writes may all succeed.
+    This is only reported, not treated as a loop: three searches may find nothing for three reasons.
 
     Args:
-        results: `(tool, fingerprint of its arguments, result)` of each call, oldest first. Results are compared with
-            `==`, so pass long results unhashed. Calls of other tools may stand between.
+        results: `(tool, fingerprint of the arguments, result)` of each call, oldest first. Results are compared with
+            `==`. Calls of other tools may stand between.
         window: Number of last entries to search.
         reported: Names of tools to skip.
 
     Returns:
-        The name of the tool, the most recently called if there are several.
+        The name of the tool; the most recently called one if there are several.
     """
     calls: dict[str, list[tuple[str, Any]]] = {}
     for tool, arguments, result in reversed(results[-window:]):
@@ -112,7 +117,13 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported
 
 
 def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
-    """Return the number of last entries that repeat with a period; None if they are too few for a loop."""
+    """Return how many of the last entries repeat with a period; None if there are too few for a loop (see `find_loop`).
+
+    Args:
+        recent: The last values of the window.
+        period: Length of the pattern, in values.
+        window: Size of the window.
+    """
     start = len(recent) - period
     while start > 0 and recent[start - 1] == recent[start - 1 + period]:
         start -= 1
@@ -122,30 +133,31 @@ def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
 
 
 def _key(pattern: tuple[str, ...]) -> str:
-    """Return an id of a pattern that is the same for each rotation of it."""
+    """Return 12 hexadecimal digits that identify a pattern and are the same for each rotation of it."""
     first = min(pattern[i:] + pattern[:i] for i in range(len(pattern)))
     return hashlib.sha256(json.dumps(first).encode()).hexdigest()[:12]
 
 
 class RecentCalls(NamedTuple):
-    """The newest calls of an input, oldest first, without those of polling tools."""
+    """The newest calls of an input, oldest first, without those of tools that are marked `poll`."""
 
     fingerprints: list[str]
-    """For `find_loop`."""
+    """One fingerprint for each call, the argument of `find_loop`. Equal calls of one wave are one entry."""
     outcomes: list[tuple[Any, ...]]
-    """For `repetitions`: the results of each call, `(status, content)` of every equal call of its wave."""
+    """For each entry of `fingerprints`, `(status, content)` of the results of all equal calls of its wave."""
     results: list[tuple[str, str, Any]]
-    """For `unchanging`: `(name, fingerprint, (status, content))` of the last call of each tool in each wave."""
+    """`(name, fingerprint, (status, content))` of the last call of each tool in each wave, the argument of
+    `unchanging`."""
     newest_wave: frozenset[str]
-    """Fingerprints of the newest plan's calls."""
+    """Fingerprints of the calls of the newest plan."""
 
 
 def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] | None:
-    """Return the name and fingerprint of an event's call, computed once; None for an event of another kind.
+    """Return the name and the fingerprint of a call's event; None for an event that is no call. The result is cached.
 
     Args:
         entry: The event.
-        cache: The cached fingerprints; updated in place.
+        cache: The cached fingerprints; updated in place, and emptied when it is full.
     """
     found = cache.get(id(entry))
     if found is None:
@@ -165,16 +177,16 @@ def recent_calls(
     window: int,
     cache: FingerprintCache | None = None,
 ) -> RecentCalls:
-    """Return the last calls of the newest input, delegations included.
+    """Read the last calls of the newest input from the events, delegations included.
 
-    Repetition is counted from wave to wave: equal calls of one wave count once, with all their results, and of each
-    tool's results in a wave the last one counts. Calls of a tool marked `poll` are skipped: it is meant to be repeated.
+    Repetition is counted from wave to wave: equal calls of one wave count once, with all their results. Calls of a tool
+    marked `poll` are skipped, because it is meant to be repeated.
 
     Args:
         events: The stored history, oldest first; read from its end, only as far as needed.
-        marks: Returns the marks (metadata that this package reads) of a tool by name; empty for an unknown tool.
-        window: Maximum number of calls to read.
-        cache: Fingerprints from earlier reads of the same events; updated in place. None for no cache.
+        marks: Returns the metadata of a tool by name; empty for an unknown tool.
+        window: Maximum number of calls to return.
+        cache: Fingerprints from earlier reads of the same events; updated in place. None to use no cache.
     """
     cache = {} if cache is None else cache
     fingerprints: list[str] = []
@@ -220,7 +232,10 @@ def recent_calls(
 
 
 def _comparable(content: Any) -> Any:
-    """Return a result without the ids that LangChain adds to content blocks, which differ each time."""
+    """Return a result's content without the random ids that LangChain adds to content blocks.
+
+    Other content unchanged.
+    """
     if not isinstance(content, list):
         return content
     return [
@@ -232,11 +247,14 @@ def _comparable(content: Any) -> Any:
 
 
 def stop_repetition(update: PlanUpdate) -> bool:
-    """Find a loop at the end of the input's calls and respond to it; return whether that ended planning.
+    """Find a loop at the end of the input's calls, and respond to it by the times it was found.
 
-    While the calls have equal results, too, the model gets a notice; then the tools are withheld until the next input;
-    then planning ends. Calls that repeat with other results bring only one notice. Equal results of different calls are
-    only recorded. With `loop_detection` off, withheld tools are given back.
+    If the results repeat, too: first the model gets a notice; then the tools are withheld until the next input; then
+    planning ends. If only the calls repeat, the model gets one notice. Equal results of different calls are only
+    recorded as an event. With `loop_detection` off, withheld tools are offered again.
+
+    Returns:
+        Whether planning was ended.
     """
     settings, waves = update.settings, update.loop["waves"]
     if not settings.loop_detection:
@@ -264,12 +282,15 @@ def stop_repetition(update: PlanUpdate) -> bool:
 
 
 def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
-    """Raise the level of a pattern and respond; return whether that ended planning.
+    """Raise the level of a found loop, and respond to it (see `stop_repetition`).
 
     Args:
-        update: The pass through `plan`.
-        loop: The pattern.
+        update: The pass through `plan`, which is changed.
+        loop: The loop.
         same: Number of consecutive periods with equal results; 0 if the results do not repeat.
+
+    Returns:
+        Whether planning was ended.
     """
     names = [entry.rpartition(":")[0] for entry in loop.pattern]
     levels = update.loop.get("loops", {})
@@ -298,7 +319,15 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
 
 
 def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **hint: str) -> None:
-    """Add the `loop_detected` event of a pattern."""
+    """Add the `loop_detected` event of a loop.
+
+    Args:
+        update: The pass through `plan`.
+        names: Names of the tools of one period.
+        count: Number of repetitions.
+        repeated: What repeats: `calls`, `results`, or `calls and results`.
+        hint: The field `hint`, advice for the developer, if there is any.
+    """
     fields = {"pattern": names, "count": count, "repeated": repeated, **hint}
     update.events.append(event("loop_detected", update.loop["step"], **fields))
 
@@ -306,13 +335,24 @@ def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **h
 def _notify(
     update: PlanUpdate, names: list[str], count: int, *, same: bool = False, withheld: Iterable[str] = ()
 ) -> None:
-    """Add a notice about a pattern for the model."""
+    """Add a hidden notice about a loop for the model.
+
+    Args:
+        update: The pass through `plan`.
+        names: Names of the tools of one period.
+        count: Number of repetitions.
+        same: Whether the results repeat, too.
+        withheld: Names of the tools that are withheld from now on.
+    """
     fields = {"pattern": ", ".join(names), "count": count, "same": same, "withheld": list(withheld)}
     update.add_notice(update.deps.prompts.render("loop_warning", **fields))
 
 
 def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:
-    """Return a call of a withheld tool with a fault; any other call unchanged."""
+    """Return a copy of a call with a `fault` if its tool is withheld, so that it is denied.
+
+    Any other call unchanged.
+    """
     if call["name"] not in withheld:
         return call
     why = f"{call['name']} is withheld until the user's next message, because its calls and their results repeated."

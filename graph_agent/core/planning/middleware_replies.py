@@ -34,8 +34,12 @@ _REPLANNED = "Not run: middleware asked for another plan instead."
 
 
 def hold_reply(update: PlanUpdate) -> None:
-    """Put the reply of a planning request into the history, and hold its calls back, until the hooks have processed
-    it."""
+    """Put the reply of a planning request into the history, and hold its calls back until the middleware hooks have
+    run.
+
+    Its id is stored as `reply_id` in the loop state. The closing remark of planning, which is no part of the
+    conversation, is stored as a hidden message, which `plan` removes again.
+    """
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""
     loop.pop("next_node", None)
@@ -60,14 +64,20 @@ def hold_reply(update: PlanUpdate) -> None:
 
 
 def _id_of(messages: list[AnyMessage], reply: AIMessage) -> str:
-    """Return the id of the newest written reply; it gets one if it has none."""
+    """Return the id of the newest model message in an update's messages, which is replaced by a copy with an id if it
+    has none.
+
+    Args:
+        messages: The messages of the update; changed in place.
+        reply: Unused; the reply that the update contains.
+    """
     at = max(index for index, message in enumerate(messages) if isinstance(message, AIMessage))
     messages[at] = with_id(messages[at])
     return messages[at].id or ""
 
 
 def with_new_id(message: AIMessage) -> AIMessage:
-    """Return a message under another id."""
+    """Return a copy of a message with a new random id."""
     return message.model_copy(update={"id": str(uuid.uuid4())})
 
 
@@ -77,8 +87,14 @@ def with_id(message: Any) -> Any:
 
 
 def hold_answer(update: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the update of the node that composed an answer, with the answer as message and its id in the loop
-    state."""
+    """Return the update of the node that composed an answer, changed so that middleware hooks can process the answer.
+
+    The answer becomes a message with an id, which is stored as `reply_id` in the loop state. After a failure, no
+    message is added.
+
+    Returns:
+        The update as pairs of field and value.
+    """
     loop: LoopState = update["loop"]
     outcome = loop["outcome"]
     assert outcome is not None
@@ -92,15 +108,16 @@ def hold_answer(update: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def is_failed(loop: LoopState) -> bool:
-    """Whether the input has failed."""
+    """Whether the input has failed: during planning, or in the request for the answer."""
     outcome = loop["outcome"]
     return outcome is not None and (outcome["stop_reason"] == "failed" or "failed" in outcome)
 
 
 def skips(hook: MiddlewareNode, loop: LoopState) -> bool:
-    """Whether a hook does not run: not after a failure, or without a reply for it.
+    """Whether a middleware hook must not run now.
 
-    `after_agent` always runs, so that it can release what `before_agent` acquired.
+    No hook but `after_agent` runs after a failure; only hooks that rewrite answers run during the review of an answer;
+    and `after_model` needs a reply. `after_agent` always runs, so that it can release what `before_agent` acquired.
     """
     # A hook may hold a resource that it must release.
     if hook.point == AFTER_AGENT:
@@ -113,14 +130,18 @@ def skips(hook: MiddlewareNode, loop: LoopState) -> bool:
 
 
 def comes_from_hooks(update: PlanUpdate) -> bool:
-    """Whether this pass of `plan` follows a reply of the model that hooks have processed, or a jump of a hook."""
+    """Whether this pass of `plan` follows a model's reply that middleware hooks have processed, or a `jump_to` of a
+    hook."""
     came = "next_node" in update.loop or "reply_id" in update.loop or bool(update.state.get("jump_to"))
     return bool(update.state.get("wave_finished")) and came
 
 
 def apply_hooks(update: PlanUpdate) -> None:
-    """Act on the reply as the hooks left it: its calls become the waiting calls, its text the answer, a jump is
-    followed."""
+    """Act on the reply as the middleware hooks left it.
+
+    Its calls become the waiting calls, or its text the answer. A jump to `model` discards both and leads to another
+    plan; a jump to `end` skips the calls and ends the input. Calls that a hook answered or removed get their results.
+    """
     jump, loop = update.state.get("jump_to"), update.loop
     asked = loop.pop("reply_id", "")
     if is_failed(loop) or (loop["outcome"] is not None and not asked and not jump):
@@ -161,7 +182,7 @@ def apply_hooks(update: PlanUpdate) -> None:
 
 
 def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
-    """End the input with an answer; a limit that had ended planning remains its reason."""
+    """End the input with an answer that hooks left. A limit that had ended planning remains the stop reason."""
     before: LoopOutcome = update.loop["outcome"] or {"stop_reason": "completed"}
     answer = with_id(answer)
     outcome: LoopOutcome = {**before, "composed": True}
@@ -173,12 +194,13 @@ def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
 
 
 def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) -> None:
-    """Make the open calls of the reply the waiting calls, and record those that hooks answered or removed.
+    """Make the open calls of the reply the waiting calls, and record the results of those that hooks answered or
+    removed.
 
     Args:
-        update: The pass through `plan`.
+        update: The pass through `plan`, which is changed.
         tail: The messages from the reply on.
-        at: Index of the reply in the history; None if it is not there any more.
+        at: Index of the reply in the history; None if hooks removed it.
     """
     loop, step = update.loop, update.loop["step"]
     callers = [each for each in tail if isinstance(each, AIMessage) and each.tool_calls]
@@ -209,7 +231,13 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
 
 
 def _decider(wave: Sequence[StoredEvent], id_: str) -> str:
-    """Return who answered or removed a call: a person, through middleware that asks, or else the newest middleware."""
+    """Return the name of who answered or removed a call: the person who decided on it, else the newest middleware that
+    acted.
+
+    Args:
+        wave: Events since the newest plan.
+        id_: Id of the call.
+    """
     for entry in reversed(wave):
         if entry["type"] == "approval_decision" and entry["id"] == id_:
             return str(entry["decided_by"])
@@ -217,11 +245,11 @@ def _decider(wave: Sequence[StoredEvent], id_: str) -> str:
 
 
 def _as_planned(call: Call, known: Call | None) -> Call:
-    """Return a changed call with the plan id and the needs of the planned one; unchanged for a new call.
+    """Return a changed call with the `plan_id` and `needs` of the planned call.
 
     Args:
         call: The call as hooks left it.
-        known: The planned call; None for a new call.
+        known: The planned call; None for a call that a hook added, which is returned as it is.
     """
     changed: Call = {**call}
     if known is not None and "plan_id" in known:
@@ -233,7 +261,7 @@ def _as_planned(call: Call, known: Call | None) -> Call:
 
 def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
     # A hook may have answered a call and then removed it.
-    """Record calls that hooks removed as denied, unless they have a result."""
+    """Record a `denied` result event for each call that hooks removed, unless the history has a result of it."""
     answered = {each.tool_call_id for each in update.history if isinstance(each, ToolMessage)}
     for call in calls:
         if call["id"] not in answered:
@@ -243,7 +271,7 @@ def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
 
 
 def _skip_waiting(update: PlanUpdate, reason: str) -> None:
-    """Add a result with a reason for each waiting call, none of which runs."""
+    """Add a `skipped` result with a reason for each waiting call, so that none of them runs."""
     waiting, update.loop["waiting"] = update.loop["waiting"], []
     update.skip([(call, reason) for call in waiting])
     # A hook may have added an answer after the calls.
@@ -251,19 +279,26 @@ def _skip_waiting(update: PlanUpdate, reason: str) -> None:
 
 
 def _ended_text(update: PlanUpdate, newest: AIMessage | None) -> str:
-    """Return the text of the reply that a hook ended, or a sentence if it has none."""
+    """Return the text of the reply that a hook ended; a fixed sentence if it is blank, hidden or missing."""
     if newest is not None and not is_blank(newest.text) and not _is_hidden(newest):
         return newest.text
     return "Middleware ended this request."
 
 
 def _is_hidden(message: BaseMessage) -> bool:
-    """Whether a message has an id by which chat windows hide it."""
+    """Whether a message has an id with the prefix by which chat windows hide it."""
     return (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
 def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIMessage | None:
-    """Return the answer of an outcome as hooks left it in the history; None if none was composed."""
+    """Return the composed answer of an outcome, as hooks left it in the history.
+
+    None if no answer was composed or its request failed.
+
+    Args:
+        outcome: The outcome of planning.
+        messages: The conversation; the newest visible model message of the input is the answer.
+    """
     draft = outcome.get("draft")
     if draft is None or "composed" not in outcome or "failed" in outcome:
         return None
@@ -274,17 +309,23 @@ def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIM
 
 
 def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
-    """Stream a composed answer that no reader has received; LangGraph does not stream a message of the node's input."""
+    """Stream a composed answer unless the reader has received it: LangGraph does not stream a message of the node's
+    input."""
     if answer is not None and "composed" in outcome and "shown" not in outcome:
         # The id of a text that was streamed belongs to another message of the stream.
         stream_rest(with_new_id(answer) if "replaced" in outcome else answer, "")
 
 
 def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[StoredEvent]:
-    """If the draft of an outcome was streamed and the answer is another text, mark it as not shown and replaced.
+    """If the outcome's draft was streamed and hooks replaced it by another text, mark it as not shown and replaced.
 
-    Returns the `warning` event that makes the streamed text commentary; an empty list if the text is a part of the
-    answer.
+    Args:
+        outcome: The outcome of planning; changed in place.
+        answer: The answer that is now valid.
+        step: Number of the plan, for the event.
+
+    Returns:
+        One `warning` event that makes the streamed text commentary; an empty list if the text is a part of the answer.
     """
     shown = outcome["draft"].text if "shown" in outcome and "draft" in outcome else ""
     if not shown or shown in answer.text:
@@ -295,7 +336,8 @@ def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[St
 
 
 def may_replan(update: PlanUpdate) -> bool:
-    """Whether another plan may follow an answer that hooks have processed: no limit, budget or abort forbids it."""
+    """Whether another plan may follow a completed answer that hooks have processed: no limit, budget or abort forbids
+    it."""
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or update.limit_met:
         return False
@@ -305,7 +347,7 @@ def may_replan(update: PlanUpdate) -> bool:
 
 
 def keep_answer(update: PlanUpdate) -> None:
-    """Go on planning after an answer, which stays in the history, and add its event."""
+    """Continue planning after an answer: its `agent_response` event is added, and the outcome is reset."""
     if (outcome := update.loop["outcome"]) is not None and "draft" in outcome:
         step = update.loop["step"]
         update.events.append(event("agent_response", step, content=outcome["draft"].content))
@@ -313,7 +355,11 @@ def keep_answer(update: PlanUpdate) -> None:
 
 
 def request_model(update: PlanUpdate, hooks: MiddlewareNodes) -> None:
-    """Record in the loop state which node runs after this pass of `plan`, which the graph's edges read."""
+    """Store in the loop state (`next_node`) which node runs after this pass of `plan`; the graph's edges read it.
+
+    The node is `model` (or `agent` at the begin of an input) if the model must be asked, `review` if hooks must process
+    the answer. Nothing is stored if calls are ready or wait for approval, or if the input just ends.
+    """
     loop, outcome = update.loop, update.loop["outcome"]
     loop.pop("next_node", None)
     if update.changes.get("ready") or loop.get("awaiting_approval"):
@@ -330,20 +376,24 @@ def request_model(update: PlanUpdate, hooks: MiddlewareNodes) -> None:
 
 
 def _composes(outcome: LoopOutcome, settings: LoopConfig) -> bool:
-    """Whether the answer of an outcome without a draft comes from the model."""
+    """Whether the model must be asked for the answer of an outcome without a draft."""
     reason = outcome["stop_reason"]
     return reason == "completed" or (reason not in ("failed", "aborted") and settings.on_limit == "answer")
 
 
 def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any]:
-    """Return the fields of a `middleware` event for a write to the messages; empty if it changes none.
+    """Return the fields of a `middleware` event that describe a write to the messages.
+
+    An empty dict if it changes nothing.
 
     Args:
         before: The messages before the write.
-        written: The write: messages, in any form that LangGraph's reducer takes.
+        written: The write: messages, in any form that LangGraph's reducer accepts.
 
     Returns:
-        `messages` with the added and changed ones, and `removed` with the number of removed ones.
+        `messages` with type and content of each added or changed one, and `removed` with the number of removed ones;
+            each is
+        absent if there are none.
     """
     if isinstance(written, Overwrite):
         written = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *written.value]
@@ -371,10 +421,13 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
 
 
 def _substance(message: BaseMessage) -> tuple[Any, Any]:
-    """Return the content of a message and its calls."""
+    """Return the parts of a message that count as a change: its content and its tool calls."""
     return message.content, getattr(message, "tool_calls", None)
 
 
 def route_of(loop: Mapping[str, Any]) -> str:
-    """Return where an agent with hooks goes after `plan` without a call: `agent`, `model`, `review`, or `exit`."""
+    """Return the next node after `plan` if it has no calls to run, in an agent with middleware hooks.
+
+    `agent`, `model` or `review` (see `request_model`), or `exit`.
+    """
     return str(loop.get("next_node", "exit"))

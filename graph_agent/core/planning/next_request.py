@@ -32,7 +32,7 @@ from graph_agent.models.wire.traits import traits_of
 
 
 class RequestOfHook(NamedTuple):
-    """The request of a loop hook, which replaces the agent's own one."""
+    """The request that a loop hook has patched, which is sent in place of the agent's own."""
 
     request: HookRequest
     model: BoundModel | None
@@ -41,15 +41,15 @@ class RequestOfHook(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NextRequest:
-    """The parts of a pass's next request. An object is never changed: `override` returns another one.
+    """The next request of a pass through a node, as an immutable value; `override` returns a changed one.
 
     Which model is asked, how it returns calls, and what is left out of the conversation are derived from `loop`, which
-    holds the recoveries from failed requests. So a change of the loop state is all that one request leaves for the
+    holds the measures taken after failed requests. So a changed loop state is everything that one request passes to the
     next.
     """
 
     agent: AgentDeps
-    """The agent; `deps` is the agent with the current model."""
+    """The agent's parts; `deps` has them with the current model."""
     chain: Sequence[BoundModel]
     """The run's models, the fallbacks after the first; see `ModelPool.chain`."""
     settings: LoopConfig
@@ -57,9 +57,9 @@ class NextRequest:
     conversation: Sequence[AnyMessage]
     """The stored messages, oldest first."""
     loop: LoopState
-    """The loop state, with the recoveries from failed requests so far."""
+    """The loop state, with the measures taken after failed requests so far."""
     prepared: PreparedHistory = field(default_factory=PreparedHistory)
-    """The conversation in the form of the run's earlier requests."""
+    """Cache of the conversation in the form that requests send, shared by the requests of a run."""
     earlier: EarlierCalls = field(default_factory=EarlierCalls)
     """The session's calls so far, whose ids new calls must not have, and to whose results a plan may refer."""
     thread_id: str = ""
@@ -67,34 +67,38 @@ class NextRequest:
     session_id: str = ""
     """The id that hooks receive; empty for a run without a session."""
     new_watch: Forwarder = StreamWatch
-    """Builds the watch of one reply, which forwards its text if the run has a reader."""
+    """Builds the watch of one reply's stream, which forwards the text to the run's reader if there is one."""
     ends: float | None = None
     """Deadline of the input, as `time.monotonic()`; None without one."""
     summary: str | None = None
     """Text of the current summary, which stands for the older messages; None if there is none."""
     result_texts: Mapping[str, str] = field(default_factory=dict)
-    """Message id → text that replaces a tool result."""
+    """Id of a tool message → text that requests show in place of its content."""
     recalled: Sequence[RequestOnlyMessages] = ()
-    """The message with facts of earlier sessions; empty if there is none."""
+    """Holds one message with facts from earlier sessions; empty if there is none."""
     of_hook: RequestOfHook | None = None
     """The request of a hook that replaces this one; None for the agent's own."""
     in_text: bool = False
-    """Whether calls are asked for in text, although the model is asked natively otherwise."""
+    """Whether this one request asks for calls in text, although the model is otherwise asked through the provider's
+    tools."""
     model: BoundModel = field(init=False)
-    """The model that is asked."""
+    """The model that is asked; derived."""
     deps: AgentDeps = field(init=False)
-    """The agent with this model, without withheld tools; for a hook's request, with its tools and options."""
+    """The agent's parts with this model and without withheld tools.
+
+    For a hook's request, with the hook's tools and options.
+    """
     mode: Mode = field(init=False)
-    """How the model is asked for calls."""
+    """How the model is asked for calls: `native`, `text` or `wave`."""
     index: int = field(init=False)
-    """Position of the current model in `chain`; a hook may have chosen another model."""
+    """Position of the current model in `chain`, even if a hook has chosen another model."""
     window: int | None = field(init=False)
     """Tokens that the model can read; None if unknown, and for a model that a hook has chosen."""
     has_fallback: bool = field(init=False)
-    """Whether another model can be asked if this one stays unavailable."""
+    """Whether the chain has another model that can be asked if this one stays unavailable."""
 
     def __post_init__(self) -> None:
-        """Derive model, agent, mode, window and fallback from the loop state and the request of a hook."""
+        """Compute the derived fields from the loop state and the request of a hook."""
         agent, chain, of_hook, loop = self.agent, self.chain, self.of_hook, self.loop
         # A resumed run may bring fewer fallbacks than the one that was interrupted.
         index = min(loop.get("recovery", {}).get("fallback", 0), len(chain) - 1)
@@ -130,7 +134,7 @@ class NextRequest:
             loop: The node's present loop state; it is not modified.
 
         Raises:
-            ConfigError: If the run names a model that cannot be built.
+            ConfigError: The run names a model that cannot be built.
         """
         deps, run, ends = task.deps, task.run, None
         if settings.deadline_s is not None:
@@ -151,15 +155,15 @@ class NextRequest:
         )
 
     def override(self, **changes: Any) -> Self:
-        """Return a request with other values in some fields; the derived fields are computed again."""
+        """Return a copy with other values in some fields; the derived fields are computed again."""
         return replace(self, **changes)
 
     def with_recovery(self, **recovery: Any) -> Self:
-        """Return a request whose loop state has these keys of `Recovery`."""
+        """Return a copy whose loop state has these keys of `Recovery` set; other keys stay."""
         return self.override(loop={**self.loop, "recovery": {**self.loop.get("recovery", {}), **recovery}})
 
     def with_text_tools(self) -> Self:
-        """Return a request that asks the current model for calls in text, as all later requests then do."""
+        """Return a copy that asks the current model for calls in text, as do all later requests to this model."""
         return self.override(loop={**self.loop, "text_tools": [*self.loop["text_tools"], self.model.name]})
 
     @cached_property
@@ -169,13 +173,19 @@ class NextRequest:
 
     @property
     def summarizes(self) -> bool:
-        """Whether the model summarizes the older part of the conversation when requests become too long."""
+        """Whether old messages are replaced by a summary when requests become too long.
+
+        False once a summary failed in this input.
+        """
         return self.settings.summarize_at is not None and not self.loop.get("recovery", {}).get("unsummarized")
 
     @cached_property
     def history(self) -> Sequence[AnyMessage]:
-        """The conversation as the request holds it: with messages carried for hooks, rewritten results, summarized and
-        cut."""
+        """The conversation as the request sends it: with hooks' messages and facts added, results rewritten, the older
+        part summarized or left out.
+
+        For a hook's request, the messages of that request.
+        """
         if self.of_hook is not None:
             return self.of_hook.request.messages
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("request_only_messages")
@@ -200,7 +210,7 @@ class NextRequest:
         return with_kept_results(view, self.prepared.kept.of(whole), self.window)
 
     def messages(self, tail: Sequence[AnyMessage] = ()) -> SafeMessages:
-        """Return the messages of a request for the next wave, the system prompt first.
+        """Return the messages of a request for the next wave, the system prompt first, made safe for providers.
 
         Args:
             tail: Messages after the conversation.
@@ -214,7 +224,10 @@ class NextRequest:
         return SafeMessages([system, *messages], traits=messages.traits | traits_of(system, None))
 
     def _system(self) -> AnyMessage | None:
-        """Return the system message: the agent's own prompt and the framework's instructions; None without either."""
+        """Return the system message: the agent's own prompt and, if there are tools, the planning instructions.
+
+        None if empty.
+        """
         deps, added = self.deps, ""
         if deps.toolbox.names:
             planner = self.planner if self.mode == "wave" else self.settings.planner
@@ -223,7 +236,10 @@ class NextRequest:
         return sanitized(SystemMessage(prompt)) if prompt else None
 
     def closing(self) -> list[AnyMessage]:
-        """Return the message that asks for the answer; empty for an agent without tools and response format."""
+        """Return a list with the message that asks for the answer.
+
+        Empty for an agent without tools and response format.
+        """
         deps = self.deps
         if not deps.toolbox.names and deps.response is None:
             return []
@@ -232,7 +248,8 @@ class NextRequest:
         return [HumanMessage(deps.prompts.render("finalize", schema=schema, plan=plan))]
 
     def answer_messages(self, tail: Sequence[AnyMessage] = ()) -> SafeMessages:
-        """Return the messages of a request for the answer, the system prompt first.
+        """Return the messages of a request for the answer, the system prompt first: those of a plan, and the closing
+        message.
 
         Args:
             tail: Messages after the one that asks for the answer.
@@ -244,14 +261,17 @@ class NextRequest:
         return messages
 
     def estimated_tokens(self) -> int:
-        """Estimate the tokens of a request for the next wave, without its tools."""
+        """Estimate the tokens of a request for the next wave from its messages.
+
+        The schemas of its tools are not counted.
+        """
         self.prepared.of(self.history, self.agent.prompts)
         system = self._system()
         return (0 if system is None else estimated_tokens([system])) + self.prepared.estimated_tokens()
 
 
 async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages]:
-    """Return the message with the facts that the input has recalled; empty if there is none."""
+    """Return a list with the message of facts that the input has recalled from the memory; empty if there is none."""
     # Imported here: most agents have no memory.
     from graph_agent.core.planning.recall import recalled_messages
 
@@ -259,7 +279,7 @@ async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages
 
 
 def _with_options_of(request: HookRequest, agent: AgentDeps) -> AgentDeps:
-    """Return the agent with the tools and the options of a hook's request."""
+    """Return the agent's parts with the tools and model options of a hook's request, and without the plan cache."""
     options = {**request.optional_params, **request.kwargs}
     if request.max_tokens is not None:
         options["max_tokens"] = request.max_tokens

@@ -38,20 +38,19 @@ logger = get_logger("graph_agent.planning.ask")
 
 _NAMESPACE = ("graph_agent", "plan")
 _STORED = ("calls", "last", "action", "reasoning", "extra", "answers")
-"""Fields of a plan that the cache keeps, next to its message."""
+"""Fields of a `Planned` that a cache entry has, in addition to its message."""
 
 
 async def through_cache(
     request: NextRequest, messages: Sequence[AnyMessage], ask: Callable[[], Awaitable[Planned]]
 ) -> Planned:
-    """Return the plan of an equal request from the agent's cache, or ask for a plan and store it.
+    """Return the plan of an equal earlier request from the agent's cache; otherwise call `ask` and store its plan.
 
-    The calls of a cached plan have the ids of the original plan, so that results have the same ids. A plan that is
-    invalid, or whose reply was cut off, is not stored: `ask` raises, or a call has a fault. If the cache fails, the
-    model is asked, and a warning is logged.
+    The calls of a cached plan have the ids of the original plan. A plan with a `fault` in a call, or from a reply that
+    was cut off, is not stored. If the cache itself fails, a warning is logged, and the model is asked.
 
     Args:
-        request: The request, whose agent keeps plans in a cache under the run's configuration.
+        request: The request, of an agent that has a cache and settings that use it.
         messages: The messages of the request, with the system prompt.
         ask: Sends the request and returns the plan.
 
@@ -80,9 +79,10 @@ async def through_cache(
 
 
 def _key(request: NextRequest, messages: Sequence[AnyMessage]) -> str:
-    """Return a hash of everything the plan depends on: model, options, tools and messages.
+    """Return a hash of everything that determines the plan: model, mode, options, tools, tool choice, plan schema and
+    messages.
 
-    Ids that no model reads are left out, so that the same conversation of another session has the same key.
+    Ids that the model does not read are left out, so that the same conversation in another session has the same key.
     """
     deps, settings, mode = request.deps, request.settings, request.mode
     model = deps.client.model
@@ -101,7 +101,10 @@ def _key(request: NextRequest, messages: Sequence[AnyMessage]) -> str:
 
 
 def _without_ids(messages: Sequence[BaseMessage]) -> list[Any]:
-    """Return the messages as plain JSON without ids; a call is identified by its index in the conversation."""
+    """Return the messages as plain JSON without ids.
+
+    A call and its result are identified by the call's number instead.
+    """
     indexes: dict[str, int] = {}
     entries: list[Any] = []
     for message in messages:
@@ -120,12 +123,12 @@ def _without_ids(messages: Sequence[BaseMessage]) -> list[Any]:
 
 
 def _to_stored(planned: Planned) -> dict[str, Any]:
-    """Return the entry of the cache for a plan, as plain JSON."""
+    """Convert a plan to a cache entry of plain JSON; its usage is left out."""
     return {"message": message_to_dict(planned.message), **{name: getattr(planned, name) for name in _STORED}}
 
 
 def _from_stored(stored: dict[str, Any]) -> Planned:
-    """Return the plan of a cache entry, marked as cached, without usage; its message has no id."""
+    """Convert a cache entry to a plan with `extra["cached"]` set. It has no usage, and its message has no id."""
     (message,) = messages_from_dict([stored["message"]])
     assert isinstance(message, AIMessage)
     # LangGraph assigns an id once, when the message is stored.

@@ -39,20 +39,22 @@ _STOPPED = "Not run: the run was stopped before the approval policy had decided.
 async def start_calls(
     update: PlanUpdate, calls: Sequence[Call], chosen: Selection, wave: Sequence[StoredEvent] | None = None
 ) -> None:
-    """Run the calls of a wave that can run now, except for those that a person must approve first.
+    """Make the calls of a wave run next, except for those that a person must approve first.
 
-    A call whose arguments do not fit its tool is not put before a person: its error goes back to the model. A person is
-    asked once no other call of the wave can run, about all calls that need approval by then, and at the same time about
-    what the wave's delegations ask. So a resume repeats no call. If the run is stopped during the policy, no call runs.
+    A call that must be approved, but whose arguments do not fit its tool, gets the error as its result instead. The
+    approval request is sent only once no other call of the wave can run, so that a resume repeats no call; delegations
+    that wait for a person then ask at the same time. If the run is stopped while the policy decides, no call runs, and
+    each gets a `skipped` result.
 
     Args:
-        update: The pass through `plan`.
-        calls: The calls that `chosen` was selected from, references not resolved.
-        chosen: The calls that can run, and those that wait.
+        update: The pass through `plan`, which is changed.
+        calls: The calls that `chosen` was selected from, with references not replaced.
+        chosen: The calls that can run, and those that wait for others.
         wave: Events of the wave so far; None for a new wave.
 
     Raises:
-        CancelledError: The pass was cancelled during the policy; each call has a result.
+        CancelledError: The pass was cancelled while the policy decided; each call has a result by then.
+        Exception: A policy function raised it.
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.
@@ -96,14 +98,14 @@ async def start_calls(
 
 
 async def start_waiting_calls(update: PlanUpdate) -> bool:
-    """Run the waiting calls of the wave that are ready, and ask what its delegations ask.
+    """Make the waiting calls run that are ready now, and ask a person what the wave's delegations ask.
 
-    Calls that can never run get a result with the reason, as do calls that an edit has made need each other. If the
-    recursion limit allows no further wave, all get one, and planning ends.
+    Calls that can never run get a `skipped` result with the reason, including calls that an edit has made wait for each
+    other. At the recursion limit, all waiting calls get one, and planning ends.
 
     Returns:
-        False if neither a call is ready nor a delegation asks, so that `plan` goes on; otherwise True, also at the
-        recursion limit.
+        False if no call is ready and no delegation asks, so that `plan` continues; otherwise True, also at the
+            recursion limit.
     """
     wave = update.wave_events
     calls, chosen = update.loop["waiting"], update.select_waiting(wave)
@@ -125,14 +127,17 @@ async def start_waiting_calls(update: PlanUpdate) -> bool:
 
 
 async def _checked(toolbox: Toolbox, call: Call) -> Call:
-    """Return a call, with a `fault` if it cannot run."""
+    """Return the call, with a `fault` if it cannot run. A check against an external JSON schema runs in a thread."""
     if call["name"] not in toolbox.schema_checks:
         return toolbox.checked(call)
     return await asyncio.to_thread(toolbox.checked, call)  # in a thread, as above
 
 
 def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) -> None:
-    """Record a request for a person's decisions, which the node `approve` sends, and its progress."""
+    """Ask a person for decisions: store the held calls in `awaiting_approval`, and emit the event and progress.
+
+    The node `approve`, which runs next, interrupts the graph with the request.
+    """
     step = update.loop["step"]
     update.make_ready(update.waiting_delegations, wave)
     update.loop["awaiting_approval"] = held
@@ -142,9 +147,10 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
 
 
 async def apply_edits(update: PlanUpdate) -> None:
-    """Apply a person's edits of a finished wave that an earlier run planned, and queue the calls that are still open.
+    """Apply what a person did to a wave that an earlier run planned, and queue the calls that are still open.
 
-    Does nothing if this run has planned the wave.
+    That is decisions on approvals, edited, removed, answered and added calls, and added user messages, which count as
+    steering. Delegates whose call got a result otherwise are withdrawn. Does nothing if this run has planned the wave.
     """
     ready = update.state.get("ready", [])
     if (
@@ -179,7 +185,13 @@ async def apply_edits(update: PlanUpdate) -> None:
 
 
 async def continue_after_edit(update: PlanUpdate) -> bool:
-    """Continue the present input after a person's edit that led directly to `plan`; return False for a new input."""
+    """Continue the present input after a person's edit (`update_state`) that led directly to `plan`.
+
+    Returns:
+        False if there is no such input: it has ended, has no plan yet, or a new user message begins another. Edits are
+            recorded
+        in any case.
+    """
     await _record_edits(update)
     if update.state.get("status") != SessionStatus.RUNNING or update.loop["step"] == 0:
         return False
@@ -202,7 +214,8 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
 
 
 async def _record_edits(update: PlanUpdate) -> None:
-    """Record calls that a person answered or removed, and convert an edited message to a form that providers accept."""
+    """Add events for calls that a person answered or removed, and rewrite an edited message so that providers accept
+    it."""
     wave_finished = bool(update.state.get("wave_finished"))
     if not (wave_finished or update.state.get("ready") or update.loop["waiting"]):
         return  # no planned call is left that an edit could have changed, as at the begin of most inputs
@@ -222,7 +235,11 @@ async def _record_edits(update: PlanUpdate) -> None:
 
 
 def _queue_open_calls(update: PlanUpdate) -> None:
-    """Queue the calls for which no task was started; `start_waiting_calls` selects from them."""
+    """Make the open calls the waiting calls, from which `start_waiting_calls` selects, and reset outcome and held
+    calls.
+
+    Delegations that wait for a person are left out.
+    """
     wave = _wave(update)
     delegations = {call["id"] for call in update.waiting_delegations}
     update.loop["waiting"] = [call for call in wave.open if call["id"] not in delegations]
@@ -240,10 +257,10 @@ _HANDED_OFF = "Not run: another call handed the conversation off to the parent g
 
 
 def apply_after_wave(update: PlanUpdate) -> None:
-    """Add the messages that middleware and calls of the finished wave left for the history.
+    """Add the messages that middleware and calls of the finished wave left for the history, and perform a handoff.
 
-    Messages of middleware wait until no call of the wave waits and planning has not ended. A handoff, which is a call's
-    command to the parent graph, skips the waiting calls and ends planning.
+    Messages of middleware wait until no call of the wave waits and planning has not ended. A handoff (a call's command
+    to the parent graph) skips the waiting calls and ends planning.
     """
     if not update.loop["waiting"] and update.loop["outcome"] is None:
         for message in update.loop.pop("extras", {}).get("messages", []):

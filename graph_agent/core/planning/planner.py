@@ -16,12 +16,14 @@ _VARIABLE = "AGENTIC_LOOP_ENABLED"
 
 
 def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None) -> Planner:
-    """Return the planner of a session, which is the same in every process and at any time.
+    """Return the planner of a session: `wave` plans again after each wave of calls, `dag` makes one plan.
+
+    The result depends only on the arguments, so it is the same in every process.
 
     Args:
         session_id: The session's thread id; empty for a run that stores nothing.
-        settings: `rollout` is the share of sessions, from 0 to 1, that plan wave by wave. If it is None, `planner`
-            applies to all.
+        settings: If `rollout` is set, it is the share of sessions, from 0 to 1, that use `wave`, chosen by a hash of
+            the id. If it is None, `planner` applies to all.
         agentic_loop: The operator's setting for every session: True for `wave`, False for `dag`, None if it is not set.
     """
     if agentic_loop is not None:

@@ -20,7 +20,7 @@ from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
 
 
 class PreparedHistory:
-    """The conversation of one run in the form of its requests.
+    """Cache of one run's conversation in the form that requests send.
 
     Each message is converted once. If a message that was converted before has been edited, all are converted again.
     """
@@ -30,18 +30,18 @@ class PreparedHistory:
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
         self.hashes: dict[int, tuple[Any, str]] = {}
-        """Cache of a `RequestLog`."""
+        """Cache that a `RequestLog` uses: `id()` of a message → the message and its hash."""
 
     @cached_property
     def kept(self) -> KeptResults:
-        """The tool results that must stay in requests; only a shortened conversation reads them."""
+        """Finds the tool results that must stay in requests; used only for shortened conversations."""
         return KeptResults()
 
     def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
-        """Return the messages in the form of requests, in the same order.
+        """Return the messages in the form that requests send, in the same order. The returned list is the cache itself.
 
         Args:
-            history: The conversation; usually the one of the last call and some new messages.
+            history: The conversation; usually that of the last call with some new messages.
             prompts: Renders the text of a steering message for the model.
         """
         known = len(self._prepared)
@@ -55,18 +55,18 @@ class PreparedHistory:
         return self._prepared
 
     def estimated_tokens(self) -> int:
-        """Estimate the tokens of the messages that `of` returned last; each message is counted once."""
+        """Estimate the tokens of the messages that `of` returned last. Each message is counted once and remembered."""
         self._tokens += estimated_tokens(self._prepared[self._counted :])
         self._counted = len(self._prepared)
         return self._tokens
 
 
 def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMessages]) -> list[AnyMessage]:
-    """Insert the messages that loop hooks add to all requests of an input into its history.
+    """Insert messages that only requests have, such as those of loop hooks, into the conversation.
 
     Args:
         history: The stored conversation.
-        carried: Messages and their position in `history`, ordered by position.
+        carried: Messages with the index in `history` before which they stand (`at`), in ascending order.
     """
     messages, done = list[AnyMessage](), 0
     for piece in carried:
@@ -76,7 +76,7 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMes
 
 
 def _is_marked(message: AnyMessage) -> bool:
-    """Whether a message has another form in a request than in the history; few have."""
+    """Whether a message must be converted by `_converted` before it is sent; True for few messages."""
     if STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata:
         return True
     if isinstance(message, AIMessage):
@@ -86,11 +86,11 @@ def _is_marked(message: AnyMessage) -> bool:
 
 
 def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
-    """Return the form in which the model receives a message.
+    """Return the form in which the model receives a message; most are returned unchanged.
 
-    A user's steering is put into the template `steering`. The report of a failed input becomes a short note after the
-    part of the answer that was streamed. A reply that was cut off loses its calls without a name, and their results
-    become notices of the framework. Any other message is returned unchanged.
+    The user's steering is put into the prompt template `steering`. The report of a failed input becomes a short note.
+    Calls without a name, which older versions stored for cut-off replies, become text, and their results notices of the
+    framework.
     """
     if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs:
         return with_message_text(message, prompts.render("steering", content=message.text))

@@ -36,14 +36,15 @@ _UNREAD = "The memory could not be read, so this answer uses no facts of earlier
 
 
 async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[str]) -> None:
-    """Look up the facts for a new input, and record their ids in the loop state and in a `recall` event.
+    """Look up facts about the caller for a new input, and store their ids in the loop state and in a `recall` event.
 
-    A memory that cannot be read gives a `warning` event, and the input goes on without facts.
+    Also stores the caller in the loop state. If the memory raises, a `warning` event is added, and the input continues
+    without facts; so it does if the run is stopped meanwhile.
 
     Args:
         update: The pass through `plan` that begins the input.
         memory: The agent's memory.
-        texts: Texts of the input's messages.
+        texts: Texts of the input's messages, by which facts are searched.
 
     Raises:
         ConfigError: The run has no authenticated caller.
@@ -65,11 +66,14 @@ async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[
 
 
 async def recalled_messages(task: Task, loop: LoopState) -> list[RequestOnlyMessages]:
-    """Return the message with the facts that the input has recalled and that are not forgotten; empty if none is left.
+    """Return one hidden message with the facts that the input has recalled, read anew, and its place in the
+    conversation.
+
+    Empty if nothing was recalled, all facts were deleted meanwhile, or the memory raises, which is logged.
 
     Args:
         task: The task of the node.
-        loop: The loop state, which has the ids.
+        loop: The loop state, which has the ids of the facts.
     """
     memory, recalled = task.deps.memory, loop.get("recalled")
     if memory is None or recalled is None:

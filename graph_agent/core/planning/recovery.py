@@ -18,23 +18,32 @@ from graph_agent.models.errors import (
 
 
 class ChangedRequest(NamedTuple):
-    """A changed request, and the warnings about the change."""
+    """The request to send after a failed one, and the warnings about the change. It is not sent yet."""
 
     request: NextRequest
     """The request to send from now on. The change is in its loop state, so that it holds for the rest of the input."""
     warnings: tuple[tuple[str, str], ...] = ()
-    """Each warning for the user, and in full for the log; oldest first."""
+    """`(text for the user, text for the log)` of each warning, oldest first.
+
+    The text for the log may quote the provider.
+    """
     may_help: bool = True
-    """Whether the changed request may be accepted; False if there is no change that can help."""
+    """Whether the model may accept the changed request.
+
+    False if no change can help, so that the error must be raised.
+    """
 
 
 def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Return the request to send after a failed one, by the kind of the error.
+    """Choose the request to send after a failed one, by the kind of the error.
 
-    The next fallback model follows one that stays unavailable, and a fallback that refuses access or is unknown. A
-    request that is too long is shortened, again and again while something can be left out. A provider that rejects
-    tools is asked for calls in text. After any other error no change can help, nor after a missing access to the first
-    model, unless its quota is used up. Of a hook's request only the model may change.
+    - A model that is unavailable: the next fallback model. So, too, if a fallback model refuses access or is unknown,
+      or the quota of the first is used up.
+    - A request that is too long: it is shortened, each time further. A window that the error states is remembered.
+    - A provider that rejects tools: calls are asked for in text.
+    - Any other error: `may_help` is False.
+
+    Of a request that a hook patched, only the model may change.
 
     Args:
         request: The request that failed.
@@ -68,7 +77,7 @@ def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Return a request to the next fallback model; `may_help` is False if there is none.
+    """Return the request addressed to the next fallback model, with a warning; `may_help` is False if there is none.
 
     Args:
         request: The request that failed.
@@ -90,8 +99,10 @@ def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def fitted(request: NextRequest) -> ChangedRequest:
-    """Return the request, shortened until it is shorter than one that the model has refused in this input, if
-    possible."""
+    """Shorten a request until its estimated tokens are below those of one that the model refused in this input.
+
+    Returned unchanged if none was refused; as short as possible if nothing more can be left out.
+    """
     refused, warnings = request.loop.get("recovery", {}).get("too_long"), tuple[tuple[str, str], ...]()
     while refused is not None and request.estimated_tokens() >= refused:
         change = _shortened_to(request, refused)
@@ -102,9 +113,9 @@ def fitted(request: NextRequest) -> ChangedRequest:
 
 
 def shortened(request: NextRequest) -> ChangedRequest:
-    """Return a request that was refused as too long without the older part of the conversation, or with cut results.
+    """Shorten a request that the model refused as too long, by leaving out old messages or cutting results.
 
-    The refused length is recorded either way; `may_help` is False if nothing more can be left out.
+    The refused length is recorded in the loop state in any case; `may_help` is False if nothing more can be left out.
     """
     tokens = request.estimated_tokens()
     known = request.loop.get("recovery", {}).get("too_long", tokens)
@@ -112,7 +123,9 @@ def shortened(request: NextRequest) -> ChangedRequest:
 
 
 def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
-    """Return a request with one more part left out; `may_help` is False if nothing can be.
+    """Leave out one more part of a request, with a warning for the first of each kind in an input.
+
+    The last part that can be left out is the note with kept results. `may_help` is False if nothing can be.
 
     Args:
         request: The request.
@@ -150,8 +163,10 @@ def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
 
 
 def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Return the request with calls in text, after a provider has rejected tools; `may_help` is False if it had
-    none."""
+    """Return the request in text mode, after a provider has rejected tools.
+
+    `may_help` is False if it offered none natively.
+    """
     if request.mode != "native":
         return ChangedRequest(request, may_help=False)
     public, logged = [
@@ -162,7 +177,10 @@ def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def options_warned(request: NextRequest) -> ChangedRequest:
-    """Return the request with a warning about options that its model's class cannot send, once per input and model."""
+    """Return the request with a warning about model options that the current model's class cannot send.
+
+    The warning is given once per input and model; without such options, there is none.
+    """
     names = request.deps.client.unsupported_options(request.settings) if request.settings.model_options() else ()
     warned, name = request.loop.get("recovery", {}).get("unsupported", []), request.model.name
     if not names or name in warned:

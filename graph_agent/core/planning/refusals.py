@@ -12,10 +12,10 @@ from graph_agent.models.stream_watch import StreamWatch
 
 
 class RefusedError(Exception):
-    """The model or its provider refused the request; the text of the error is that of the refusal.
+    """Raised if the model or its provider refused the request. The input does not fail: the refusal becomes its answer.
 
     Args:
-        message: The refusal, which is the answer of the input.
+        message: The refusal; its text is the text of the error.
         usage: Usage of the request.
     """
 
@@ -26,7 +26,7 @@ class RefusedError(Exception):
 
     @classmethod
     def from_reply(cls, reply: AIMessage, text: str, usage: Usage) -> Self:
-        """Build the error for a reply.
+        """Create the error for a reply, whose id and metadata the message of the error has.
 
         Args:
             reply: The whole reply.
@@ -41,12 +41,13 @@ class RefusedError(Exception):
 
 
 async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage: Usage) -> RefusedError:
-    """Stream the rest of a reply that refuses, and return the error to raise.
+    """Stream the rest of a reply that refuses, and return (not raise) the error.
 
-    The text of the error continues the text that was streamed, or replaces it in another message.
+    If the refusal continues the streamed text, its rest is streamed in the same message. Otherwise the error's message
+    has no id, so that it becomes another message.
 
     Args:
-        stream: Records the text that the reader has received.
+        stream: The stream of the reply.
         reply: The whole reply.
         text: Its refusal.
         usage: Usage of the request.

@@ -43,27 +43,28 @@ _FIXES: dict[CutOff, str] = {
     "content_filter": "Put the arguments in other words, or go on without it.",
     "interrupted": "Call it again.",
 }
-"""The advice to the model for a call of a reply that was cut off."""
+"""Kind of cut-off → advice to the model for a call of a reply that was cut off so."""
 _UNREADABLE = "The call is no valid JSON of the form described there."
 _MARKUP = re.compile(rf"{TAG.pattern}|{FUNCTION_START.pattern}|{FAMILY.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
 class Planned(HookResponse):
-    """A parsed planning reply, in any mode.
+    """The plan that a reply of the model states: calls to run, or an answer.
 
-    `message` is the reply as the history stores it: unchanged, with its calls in canonical form; `calls` is the wave,
+    `message` is the reply as the history stores it, with its calls in one form for all providers. `calls` is the wave,
     each call after those it needs.
     """
 
     last: bool
-    """Whether planning ends after these calls."""
+    """Whether planning ends after these calls, so that the model is not asked for another wave."""
     action: str
-    """What the plan does, in a few words."""
+    """Short description of the plan, such as `call search` or `answer`."""
     reasoning: str
-    """The text of the reply that has the calls."""
+    """The text that the model wrote with the calls; for a structured plan its field `reasoning`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    """Further fields of the `plan` event, such as `slots` and `planner` in wave mode, `cached`, `reruns` or
+    `candidates`."""
     answers: bool = False
     """Whether `message` may be the answer: it has text, no calls, and is not the sentinel."""
     raw_text: str = ""
@@ -71,20 +72,24 @@ class Planned(HookResponse):
     empty: bool = False
     """Whether the reply has neither calls nor text."""
     final: bool = False
-    """Whether `message` is the answer for any configuration; no calls are run."""
+    """Whether `message` is the answer whatever the configuration is; its calls do not run."""
     ended: bool = False
-    """Whether the loop ends here, with `calls` not run."""
+    """Whether a hook ended the loop with this reply, so that `calls` do not run."""
     unread: str = ""
-    """What became of a call in the text that cannot be read, as a sentence for the model; empty without one."""
+    """Why a call written in the text cannot be parsed, as a sentence for the model; empty if there is no such call."""
     invented: int = 0
-    """Characters of an invented result or turn that were dropped from the end of the reply."""
+    """Number of characters of an invented tool result or user turn that were removed from the end of the reply."""
 
     def named(self, name: str | None) -> Planned:
-        """Return the plan with the agent's name in its message; the same object without a name."""
+        """Return the plan with the agent's name on its message; the same object if `name` is None."""
         return self if name is None else replace(self, message=with_name(self.message, name))
 
     def event(self, step: int) -> StoredEvent:
-        """Return the `plan` event."""
+        """Return the `plan` event, whose calls have no arguments.
+
+        Args:
+            step: Number of this plan.
+        """
         return event(
             "plan",
             step,
@@ -97,7 +102,9 @@ class Planned(HookResponse):
 
 
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
-    """Return the plan of a reply that is not a structured plan; without calls, planning is over.
+    """Build the plan of a reply in native or text mode. Without calls, planning is over and the text may be the answer.
+
+    The sentinel (`No more actions.`) is removed from the text.
 
     Args:
         message: The reply as the history stores it.
@@ -124,15 +131,17 @@ def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text:
 
 
 def plan_of_answer(answer: AIMessage, usage: Usage) -> Planned:
-    """Return a composed answer in the form of a plan, so that hooks receive it like a planning reply."""
+    """Return a composed answer in the form of a plan without calls, so that loop hooks receive it like a planning
+    reply."""
     return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
 
 
 REPLACED = "A hook or middleware replaced a text that had been streamed already; that text is not the answer."
+"""Message of the `warning` event about a streamed text that is not the answer any more."""
 
 
 def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
-    """Return a plan that answers with a hook's override, and runs no call; the answer's message has no id."""
+    """Return a copy of a plan that answers with a hook's text or message and runs no call. Its message has no id."""
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
     # A message that a hook returns twice, or took from the history, would replace the stored one by its id.
     message = copied(message).model_copy(update={"id": None})
@@ -146,7 +155,7 @@ def action_of(calls: list[Call]) -> str:
 
 
 def _brief(call: Call) -> dict[str, Any]:
-    """Return a call as the `plan` event has it, without its arguments."""
+    """Return a call for the `plan` event: id, plan id, name and needs, each only if it is set, and no arguments."""
     fields: dict[str, Any] = {**call}
     return {name: fields[name] for name in ("id", "plan_id", "name", "needs") if fields.get(name)}
 
@@ -159,17 +168,17 @@ def read_reply(
     prices: Mapping[str, Price] | None = None,
     max_tokens: int | None = None,
 ) -> Planned:
-    """Parse the calls of a reply: structured calls first; calls in its text only in text mode.
+    """Parse the calls of a reply. Calls written in the text count only in text mode, and only without structured calls.
 
-    The calls of a reply that was cut off must not be run, because their arguments may be incomplete; each gets a fault.
-    So do the calls of a streamed reply whose arguments cannot be assigned to them.
+    If the reply was cut off, or the arguments of streamed calls cannot be assigned to them, each call gets a `fault`,
+    so that none runs with incomplete arguments. Calls get unique ids.
 
     Args:
         reply: The reply.
-        tools: Names of the available tools and delegations.
+        tools: Names of the available tools and delegations; damaged names in calls are repaired by them.
         text: Whether calls were asked for in text.
-        prices: Prices of models; None for no costs.
-        max_tokens: Maximum tokens of the reply; None if unknown.
+        prices: Prices by model name; None to compute no cost.
+        max_tokens: Maximum tokens of the reply, for the text of a fault; None if unknown.
     """
     # The calls of a reply that was cut off must not run.
     cut = cut_off(reply)
@@ -215,13 +224,15 @@ def read_reply(
 
 
 def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool = False) -> Planned:
-    """Return a plan in which each call has an id that is unique in the session, with the model's own id as `plan_id`.
+    """Return a plan whose call ids are unique in the session. A call whose id is taken gets a numbered one.
+
+    The model's own id stays in `plan_id`, by which references find it.
 
     Args:
         planned: The plan; returned unchanged if no id is taken and it is not structured.
         taken: Ids that the calls must not have.
-        structured: Whether it is a structured plan, each call of which has a `plan_id`; references keep it. In other
-            plans only a replaced id is kept.
+        structured: Whether it is a structured plan, each call of which gets a `plan_id`. In other plans, only a call
+            with a replaced id does.
     """
     used, names = {call["id"] for call in planned.calls}, dict[str, str]()
     calls: list[Call] = []
@@ -241,7 +252,7 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
 
 
 def _numbered_id(id_: str, taken: Container[str], used: set[str]) -> str:
-    """Return a free id made of a taken one and a number, and add it to those that this plan uses."""
+    """Return `<id>#<number>` for the lowest free number from 2 on, and add it to `used`."""
     number = 2
     # No id of a structured plan has this character.
     while (free := f"{id_[:_MOST_ID_CHARS]}#{number}") in used or free in taken:
@@ -251,26 +262,29 @@ def _numbered_id(id_: str, taken: Container[str], used: set[str]) -> str:
 
 
 _MOST_ID_CHARS = 34
-"""Characters of an id that are kept when it is numbered; OpenAI accepts ids of 40."""
+"""Characters of an id that are kept when a number is appended; OpenAI accepts ids of at most 40 characters."""
 
 
 class WrittenCall(NamedTuple):
-    """A reply that ends with calls written in its text."""
+    """A reply that ends with calls written in its text, although calls were asked for through the provider's tools."""
 
     may_be_answer: bool
-    """Whether the reply may be an answer with an example call: text precedes it, and it has no tag or envelope."""
+    """Whether the reply may be an answer with an example of a call: it begins with prose, and the call has no tag or
+    envelope."""
     end: int | None = None
-    """Index where the reply ends, because an invented result or turn follows its calls; None for the text's end."""
+    """Index in the text where an invented result or turn begins, which is dropped; None if there is none."""
     prose: str | None = None
-    """The text before markup of a model family, which is no answer; None if the calls are JSON."""
+    """The text before a call in the markup of a model family, without that markup; None if the calls are JSON."""
 
 
 def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
-    """Find calls written at the end of a reply's text; None if it holds none or only quotes them.
+    """Find calls that the model wrote at the end of a reply's text.
 
-    Calls followed by text, other than a result or turn that the model invents, are an example in an answer. Calls that
-    occur verbatim in the user's messages or in results are a quote; running them would let the author of that text
-    issue calls.
+    None if there are none, or the reply only quotes them.
+
+    A call with text after it is an example in an answer, unless that text is a result or turn which the model invented.
+    A call that occurs verbatim in the user's messages or in results is a quote: to run it would let the author of that
+    text issue calls.
 
     Args:
         text: The reply's text.
@@ -291,12 +305,20 @@ def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMess
 
 
 def with_answer(planned: Planned, answer: str) -> Planned:
-    """Return a plan without calls with another answer; an empty one leaves the answer to a request of its own."""
+    """Return a plan without calls with another text as answer.
+
+    If it is empty, the answer needs a request of its own.
+    """
     return replace(planned, message=with_text(planned.message, answer), reasoning=answer, answers=bool(answer))
 
 
 def without_invention(planned: Planned, end: int) -> Planned:
-    """Return a plan without calls, whose reply was taken for an answer, cut at an index of the reply's text."""
+    """Cut a plan's text at an index, because the model invented a result or turn after it.
+
+    Args:
+        planned: A plan without calls, whose text was taken for an answer.
+        end: Index in `raw_text`.
+    """
     message, invented = ended_at(with_text(planned.message, planned.raw_text), end)
     answer = with_text(message, without_sentinel(message.text))
     return replace(planned, message=answer, raw_text=message.text, invented=invented)
@@ -315,13 +337,15 @@ def _compact(text: str) -> str:
 
 
 def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
-    """Return the answer in a reply; empty if it is blank, the sentinel, only calls, or a plan without an answer.
+    """Return the text of the answer in a reply.
+
+    Empty if the reply is blank, the sentinel, only calls, or a plan without answer.
 
     Args:
         reply: The reply to a request for the answer.
         deps: The agent, whose tools and delegations a call may name.
-        mode: How the model returns calls.
-        history: The conversation; calls that it quotes may be an answer.
+        mode: How the model was asked for calls: `native`, `text` or `wave`.
+        history: The conversation; calls that occur in it count as quotes, which stay in the answer.
     """
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()
@@ -341,7 +365,9 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
 
 
 async def is_better(answer: str, text: str, response: ResponseSchema | None) -> bool:
-    """Whether the result of `answer_in` replaces a structured reply: it is not empty, and the reply does not fit.
+    """Whether the result of `answer_in` should replace the whole text of a structured reply.
+
+    True if it is another, non-empty text, and the whole text does not fit the schema.
 
     Args:
         answer: The result of `answer_in`.
@@ -354,7 +380,7 @@ async def is_better(answer: str, text: str, response: ResponseSchema | None) -> 
 
 
 async def schema_misfit(response: ResponseSchema, text: str) -> str | None:
-    """Return why a text does not fit the schema of the answer; None if it does."""
+    """Return why a text does not fit the schema of the answer; None if it fits. The check runs in a thread."""
     try:
         await asyncio.to_thread(response.read, text)
     except (ValueError, SlowSchemaError) as error:

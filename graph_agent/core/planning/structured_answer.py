@@ -30,14 +30,14 @@ def replaced_answer_warning(fault: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StructuredAnswer:
-    """The newest reply and its parsed value."""
+    """The newest reply to a request for a structured answer, with its parsed value or the error."""
 
     message: AIMessage
     """The newest reply."""
     value: Any = None
-    """Plain JSON; None if the reply does not fit the schema."""
+    """The parsed value as plain JSON; None if the reply does not fit the schema."""
     error: tuple[str, str] | None = None
-    """Kind and message of the `error` event; None for a valid answer."""
+    """`(kind, message)` of the `error` event for an answer that stays invalid; None for a valid or an empty answer."""
 
 
 async def ask_for_structure(
@@ -49,17 +49,19 @@ async def ask_for_structure(
     is_exhausted: Callable[[], bool],
     max_tokens: int | None = None,
 ) -> StructuredAnswer | None:
-    """Ask for an answer that fits a schema, and send an invalid one back up to `REPAIRS` times with its error.
+    """Ask for an answer that fits a schema.
 
-    The first reply is streamed if the provider enforces the schema (see `ask_for_answer`); repairs are not. A reply
-    that is cut off counts as invalid, unless it is JSON. Not repaired is an answer for which the `handle_errors` of the
-    strategy gives no message, or whose check is too slow. After an empty reply, no tools are offered.
+    An invalid one is sent back to the model up to `REPAIRS` times with its error.
+
+    The first reply is streamed if the provider enforces the schema; repairs are not. A cut-off reply counts as invalid
+    unless it is complete JSON. There is no repair if the agent's `handle_errors` gives no message, or if the schema's
+    check is too slow. After an empty reply, the next request offers no tools.
 
     Args:
-        exchange: The requests of the pass. Gets a warning if a repair replaces a streamed reply.
+        exchange: Sends the requests. It gets a `warning` event if a repair replaces a streamed reply.
         response: The schema.
-        quiet: Keep the first reply out of the message stream, too.
-        was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
+        quiet: Whether to keep the first reply out of the message stream, too.
+        was_empty: Whether an earlier reply was empty; a second empty reply is returned.
         is_exhausted: Returns whether a budget is too small for a repair.
         max_tokens: Maximum tokens of one reply; None for the provider's default.
 
@@ -110,5 +112,10 @@ async def ask_for_structure(
 
 
 def _misfit(reply: AIMessage, how: str) -> StructuredAnswer:
-    """Return the failure of an answer; `how` ends the sentence on it."""
+    """Return the result for a reply that stays invalid.
+
+    Args:
+        reply: The reply.
+        how: End of the sentence of the error, after "The answer did not fit the response format".
+    """
     return StructuredAnswer(reply, error=("response_format", f"The answer did not fit the response format{how}"))

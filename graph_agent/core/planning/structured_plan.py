@@ -29,17 +29,20 @@ from graph_agent.models.wire.answer_decoder import cut_at_stop
 from graph_agent.models.wire.text_form import PLAN_STATUS
 
 LimitCheck = Callable[[Usage, AIMessage], LimitMet | None]
-"""Maps a plan's usage and newest reply to the limit that forbids another request, and its size; None for no limit."""
+"""Function of the usage so far and the newest reply.
+
+Returns the limit that forbids another request, with its size; None if none does.
+"""
 
 PLAN_REPAIRS = 1
-"""Maximum number of repairs of an invalid plan."""
+"""How many times an invalid plan is sent back to the model."""
 
 _EMPTY = ('The plan has the status "continue" and no calls.', ' Plan the calls that are needed, or use "done".')
 """The fault of a plan without calls that does not end planning, and its fix, for the model."""
 
 
 class PlanningError(Exception):
-    """A structured plan is invalid after its repair; the text of the error lists its faults.
+    """Raised if a structured plan is still invalid after its repair. The text of the error lists the faults.
 
     Args:
         fault: The faults of the last plan.
@@ -52,7 +55,7 @@ class PlanningError(Exception):
 
 
 class RepairRequestError(Exception):
-    """The request to repair a plan failed, or a limit forbids it.
+    """Raised if the request to repair a plan failed, or a limit forbids it.
 
     Args:
         error: The error of the request; a `LimitMetError` for a limit.
@@ -66,17 +69,20 @@ class RepairRequestError(Exception):
 
 
 async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
-    """Ask for a structured plan; an invalid plan is sent back once with all its faults.
+    """Ask for a structured plan (a JSON object with all calls of a wave), and return it parsed.
+
+    An invalid plan is sent back once with a list of its faults. The plan is taken from the plan cache if the agent has
+    one.
 
     Args:
-        request: The request, in wave mode.
+        request: The request, in mode `wave`.
         tail: Messages after the conversation.
         limit: Checked before a plan is sent back.
 
     Raises:
-        PlanningError: If the plan is invalid after its repair.
-        RefusedError: If the model or its provider refuses.
-        RepairRequestError: If the request to repair a plan fails, or a limit forbids it (`LimitMetError`).
+        PlanningError: The plan is still invalid after its repair.
+        RefusedError: The model or its provider refused.
+        RepairRequestError: The request to repair a plan failed, or a limit forbids it (`LimitMetError`).
         Exception: The provider's error.
     """
     messages = request.messages(tail)
@@ -91,7 +97,16 @@ async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: 
 
 
 async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
-    """Ask for a plan, and once more if it is invalid; parameters and errors are those of `ask_for_plan`."""
+    """Ask for a plan, and once more if it is invalid, without the cache.
+
+    Args:
+        request: The request, in mode `wave`.
+        messages: All messages of the request.
+        limit: Checked before a plan is sent back.
+
+    Raises:
+        Exception: Those of `ask_for_plan`.
+    """
     deps, settings, earlier = request.deps, request.settings, request.earlier
     usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0
     for attempt in range(1 + PLAN_REPAIRS):
@@ -127,7 +142,7 @@ async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage],
 
 
 def _answer_in(plan: PlanningResult) -> str:
-    """Return the answer of a plan; empty if it has none."""
+    """Return the plan's field `answer` without the sentinel; empty if it is not text."""
     # A subclass of the user may give the field another type.
     return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
 
@@ -135,9 +150,11 @@ def _answer_in(plan: PlanningResult) -> str:
 def _planned(
     reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
 ) -> Planned:
-    """Build the result of a valid plan; its message has the answer, or without one the reasoning, as text.
+    """Build the result of a valid structured plan.
 
-    Planning ends after a plan of status `done`, without calls, or of the planner `dag`.
+    Its message has the answer as text, or the reasoning if there is none.
+
+    Planning ends after a plan of status `done`, a plan without calls, or any plan of the planner `dag`.
 
     Args:
         reply: The reply that holds the plan.
@@ -145,7 +162,7 @@ def _planned(
         calls: The plan's calls, each after those it needs.
         usage: Usage of all requests for the plan.
         planner: The session's planner.
-        answer: The answer of a plan without calls; empty without one.
+        answer: The answer of a plan without calls; empty if it has none.
     """
     last = plan.status == "done" or planner == "dag" or not calls
     message = AIMessage(
@@ -170,6 +187,9 @@ def _planned(
 
 
 def _as_text(reply: AIMessage) -> str:
-    """Return the arguments of a plan that came as a tool call, as text for a history without tools."""
+    """Return the arguments of the first tool call of a reply, as text; empty if it has no call.
+
+    A plan may come as a tool call, but the history of the repair request has no tools.
+    """
     calls: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
     return str(calls[0]["args"]) if calls else ""

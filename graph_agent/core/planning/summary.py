@@ -39,20 +39,26 @@ _WORTH_SHARE = 0.2
 _SUMMARY_SHARE = 0.1
 """Share of the threshold that the summary itself may fill."""
 _WORDS_PER_TOKEN = 0.6
+"""Words that are estimated as one token, for the length that the model is asked for."""
 _CHARS_PER_TOKEN = 4
+"""Characters that are estimated as one token."""
 _MESSAGE_CHARS = 4_000
+"""Characters to which a message is truncated in the request for a summary."""
 _RESULT_CHARS = 2_000
+"""Characters to which a result is truncated in the request for a summary."""
 _ARGUMENT_CHARS = 500
+"""Characters to which the arguments of a call are truncated in the request for a summary."""
 _MOST_LINES = 1_000_000
+"""High enough that `truncate` limits characters only."""
 
 
 def use_summary(request: NextRequest, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> NextRequest:
-    """Return a request that holds the current summary in place of the messages that it summarizes.
+    """Return a request that shows the current summary in place of the messages that it covers.
 
     Args:
-        request: The request; returned unchanged if there is no summary.
+        request: The request; returned unchanged if the loop state refers to no summary.
         stored: The events of the session, one of which is the summary.
-        new: Events that the node's update adds to them before those of the requests.
+        new: Events that this node adds after the stored ones, before those of the requests.
     """
     if (summary := request.loop.get("summary")) is None:
         return request
@@ -60,15 +66,18 @@ def use_summary(request: NextRequest, stored: Sequence[StoredEvent], new: Sequen
 
 
 async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
-    """Request a new summary if requests would fill the configured share of the model's context window.
+    """Ask the model for a new summary of the older messages, if the next request would fill a given share of its
+    window.
 
-    If the model does not return a summary, a warning is emitted, and requests hold a note in place of the older part
-    for this input. Nothing happens if the window is unknown, or if too little would be replaced.
+    The share is the setting `summarize_at`. If the request for the summary fails, a `warning` event is added, and
+    requests of this input hold a note in place of the older part. Nothing happens if the window is unknown, or if too
+    little would be replaced to be worth a model call.
 
     Args:
-        exchange: The requests of a pass, after `use_summary` and after hooks have rewritten the results.
+        exchange: Sends the requests of the pass; call this after `use_summary` and after hooks have rewritten the
+            results.
         stored: The events of the session.
-        new: Events that the node's update adds to them before those of the requests.
+        new: Events that this node adds after the stored ones, before those of the requests.
 
     Raises:
         UserError: The model refused the request for a reason that the user must fix.
@@ -118,15 +127,14 @@ async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: 
 
 
 def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversation: Sequence[AnyMessage]) -> int:
-    """Return the index of the first message to keep; 0 for no cut.
+    """Return the index of the first message to keep, which must be a stored message and no tool result; 0 to keep all.
 
-    It is the first stored message from the cut on that is no tool result; if there is none, the last such message
-    before the cut. A message that a hook carries is not in the requests of the next input, which would then hold the
-    whole conversation.
+    A message that only a hook added cannot be the cut: the requests of the next input lack it, and would then hold the
+    whole conversation. The next suitable message after `kept_from` is taken, or else the last one before it.
 
     Args:
         request: The messages of the request; one has the id `kept_from`.
-        kept_from: Id of the first message to keep, stored or carried; None for no cut.
+        kept_from: Id of the first message to keep, stored or added by a hook; None to keep all.
         conversation: The stored messages.
     """
     if kept_from is None:
@@ -140,21 +148,29 @@ def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversati
 
 
 def _summary_text(index: int, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> str | None:
-    """Return the content of a `summary` event; None if the history has been replaced and has no such event there."""
+    """Return the content of the `summary` event at an index of the session's events.
+
+    None if no such event is there, because the history has been replaced.
+
+    Args:
+        index: Index in `stored` followed by `new`.
+        stored: The events of the session.
+        new: Events that this node adds after the stored ones.
+    """
     at = index - len(stored)
     found = stored[index] if at < 0 else new[at] if at < len(new) else {}
     return found.get("content") if found.get("type") == "summary" else None
 
 
 class EmptySummaryError(Exception):
-    """The reply to a request for a summary has no text, or refuses."""
+    """Raised if the reply to a request for a summary has no text or is a refusal."""
 
 
 def _request_tokens(request: NextRequest) -> int:
-    """Return the tokens of the next request: the larger of the provider's count and an estimate.
+    """Return the tokens of the next request: the provider's count or an estimate, whichever is larger.
 
-    The provider's count is that of the newest reply, with an estimate of the messages since. Some providers report too
-    little, or nothing but zeros.
+    The provider's count is that of the newest reply, plus an estimate of the messages since. It cannot be used alone,
+    because some providers report too little, or zero.
     """
     conversation = request.conversation
     estimated = request.estimated_tokens()
@@ -170,12 +186,12 @@ def _request_tokens(request: NextRequest) -> int:
 
 
 def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
-    """Return the message that asks for a summary of messages.
+    """Return the message that asks for a summary.
 
     Args:
         prompts: Renders the message.
         messages: The messages to summarize.
-        tokens: Estimated tokens of which the summary may fill a tenth; the messages are truncated to them.
+        tokens: Estimated tokens to which the quoted messages are truncated; the summary may fill a tenth of them.
     """
     words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
     text = "\n\n".join(_lines(message) for message in messages)
@@ -186,16 +202,19 @@ def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: i
 async def request_summary(
     exchange: Exchange, older: Sequence[AnyMessage], tokens: int, instructions: str | None = None
 ) -> str:
-    """Have the current model summarize messages, and return the summary.
+    """Ask the current model to summarize messages, and return the summary, truncated if it is over twice the allowed
+    length.
+
+    The request's usage is counted. A failing model is replaced by the next fallback model only.
 
     Args:
-        exchange: The requests of a pass.
+        exchange: Sends the request.
         older: The messages; the first may be the note with the previous summary.
         tokens: Tokens to which the messages are truncated; the summary may fill a tenth of them.
         instructions: System message of the request; None if there is none.
 
     Raises:
-        EmptySummaryError: If the model's reply has no text, or refuses.
+        EmptySummaryError: The model's reply has no text, or is a refusal.
         Exception: The error of the last provider.
     """
     prompts = exchange.request.deps.prompts
@@ -217,8 +236,12 @@ async def request_summary(
 
 
 def by_fallback(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Return a request to the next model of the chain after a transient error: a request that the input can do without
-    is changed in no other way."""
+    """Return the request addressed to the next fallback model after a transient error.
+
+    After any other, `may_help` is False.
+
+    For requests that the input can do without, such as a summary, which need no other recovery.
+    """
     if classify_model_error(error) != "transient":
         return ChangedRequest(request, may_help=False)
     return fallen_back(request, error)
@@ -227,14 +250,14 @@ def by_fallback(request: NextRequest, error: Exception) -> ChangedRequest:
 def _use(
     exchange: Exchange, text: str, kept_from: str, older: Sequence[AnyMessage], index: int, kept: Sequence[AnyMessage]
 ) -> None:
-    """Record a summary, so that the requests from now on hold it in place of the older messages.
+    """Record a summary: add its event, and make requests from now on show it in place of the older messages.
 
     Args:
-        exchange: The requests of a pass.
+        exchange: Sends the requests of the pass; its next request is changed.
         text: The summary.
-        kept_from: Id of the first message that requests still hold.
-        older: The messages that it summarizes.
-        index: Index of its event among the events of the session.
+        kept_from: Id of the first message that requests still contain.
+        older: The messages that the summary covers.
+        index: Index that the event will have among the events of the session.
         kept: The messages of the request from `kept_from` on.
     """
     request, cut_ids = exchange.request, {message.id for message in kept}
@@ -259,7 +282,10 @@ def _use(
 
 
 def _lines(message: AnyMessage) -> str:
-    """Return a message in the form in which the request for a summary quotes it."""
+    """Return a message as the request for a summary quotes it: role and text, each call, or a result.
+
+    Each is truncated.
+    """
     if is_note(message):
         return f"Earlier summary: {message.text}"
     if isinstance(message, ToolMessage):
@@ -274,7 +300,6 @@ def _lines(message: AnyMessage) -> str:
 
 
 def _short(text: str, chars: int) -> str:
-    """Return a text truncated to `chars` characters: the beginning and end stay, with a line in between that is not
-    counted.
-    """
+    """Truncate a text to `chars` characters: its beginning and end stay, with a marker line between that is not
+    counted."""
     return truncate(text, max_chars=chars, max_lines=_MOST_LINES).text

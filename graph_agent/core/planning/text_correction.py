@@ -17,7 +17,11 @@ from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools
 from graph_agent.models.stream_filters import is_sentinel
 
 Sign = WrittenCall | Literal["sentinel", "dropped"]
-"""Why a reply without calls is requested again in text: a call in its text, the sentinel, or its input tokens."""
+"""Why a native reply without calls is requested again in text.
+
+A call written in its text; `sentinel`: it has only the sentinel; `dropped`: its input tokens are too few to include
+tools.
+"""
 _DROPS_TOOLS = (
     "accepts tools and leaves them out of the prompt, as the input tokens of its reply show; calls are asked for in "
     "text from now on. Set tool_calling: text to begin with it."
@@ -25,18 +29,21 @@ _DROPS_TOOLS = (
 
 
 def apply_known_drop(exchange: Exchange) -> None:
-    """Ask in text from the first request, because another session has found that the model's server drops tools."""
+    """Switch to text mode, with a warning, before the first request: another session found that the server drops tools.
+
+    Does nothing if the request is not in native mode.
+    """
     if exchange.request.mode == "native":
         exchange.warn(_warning_of(exchange))
         exchange.request = exchange.request.with_text_tools()
 
 
 async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | None:
-    """Return the sign that the server ignores tools; None if the reply has no such sign.
+    """Return the sign in a native reply without calls that the model's server ignored the offered tools; None if none.
 
     Args:
-        exchange: The requests of the pass; the plan is the reply to the newest one.
-        planned: The plan of a native reply without calls, before any work of the input.
+        exchange: Has sent the requests of the pass; the plan is the reply to the newest one.
+        planned: The plan, before any work of the input.
     """
     if _drops_tools(exchange, planned):
         return "dropped"
@@ -52,9 +59,9 @@ async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | 
 
 
 def _drops_tools(exchange: Exchange, planned: Planned) -> bool:
-    """Whether the input tokens of a reply without calls show that the server has left the tools out of the prompt.
+    """Whether the number of input tokens shows that the server left the tools out of the prompt.
 
-    Decided only for endpoints that are not known to take tools, before a native call of the model.
+    False for an endpoint that is known to take tools, and after a native call of the model.
     """
     request, used = exchange.request, planned.message.usage_metadata
     (messages, tools), name = exchange.stream.sent, request.model.name
@@ -67,13 +74,14 @@ def _drops_tools(exchange: Exchange, planned: Planned) -> bool:
 
 
 async def plan_in_text(exchange: Exchange, first: Planned, sign: Sign) -> Planned:
-    """Ask again with the tools described in text, and return the reply that counts.
+    """Ask again with the tools described in text, and return the plan of the reply that counts. A warning is added.
 
-    No call of the first reply is run. The first reply counts if a limit forbids another request, if the second has
-    neither calls nor an answer, or if the first may be an answer itself.
+    Calls in the text of the first reply do not run. The first reply counts if a limit forbids another request, if the
+    second has neither calls nor an answer, or if the first may be an answer itself. If the second has calls, later
+    requests to this model are in text, too.
 
     Args:
-        exchange: The requests of the pass.
+        exchange: Sends the requests of the pass.
         first: The plan of the native reply.
         sign: The sign in it that the server ignores tools.
     """
@@ -107,11 +115,14 @@ async def plan_in_text(exchange: Exchange, first: Planned, sign: Sign) -> Planne
 
 
 async def _plan_without_native_tools(exchange: Exchange, first: Planned) -> Planned:
-    """Ask again in text, and in text from now on; the text of the first reply becomes commentary.
+    """Ask again in text, after input tokens showed that the server drops tools. All later requests are in text, too.
+
+    The text of the first reply becomes commentary. The server is remembered for other sessions of this process.
 
     Args:
-        exchange: The requests of the pass.
-        first: The plan of the native reply, which counts if a limit forbids another request.
+        exchange: Sends the requests of the pass.
+        first: The plan of the native reply; it is returned if a limit forbids another request, or if the second reply
+            is of no use.
     """
     stream, models = exchange.stream, exchange.request.agent.models
     models.drops_tools[exchange.request.model.name] = True

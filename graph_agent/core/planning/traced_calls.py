@@ -20,15 +20,21 @@ if TYPE_CHECKING:
     from graph_agent.core.planning.update import PlanUpdate
 
 _sources: WeakKeyDictionary[object, tuple[Sources, list[str]]] = WeakKeyDictionary()
-"""Run → what it has read, and the ids of the facts that were added. So each event is read once in a run."""
+"""Run → the texts that the run's model has read, and the ids of the memory's facts among them.
+
+With it, each event is read once in a run.
+"""
 
 
 async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequence[Call]) -> list[Call]:
-    """Return the calls with their `origins`; a tainted call that cannot be approved has a `fault`.
+    """Add to each call where its arguments come from (`origins`), and a `fault` to a tainted call that may not run.
+
+    A call is tainted if an argument that decides where it goes comes from untrusted text. It may not run if
+    `on_tainted` is `deny`, or if it is `ask` and the run has no checkpointer, so that no person can be asked.
 
     Args:
         update: The pass through `plan`.
-        planned: The calls that `ready` was selected from, references not resolved.
+        planned: The calls that `ready` was selected from, with references not replaced.
         ready: The calls that can run.
     """
     task, settings = update.task, update.settings
@@ -51,7 +57,10 @@ async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequen
 
 
 async def _sources_of(update: PlanUpdate) -> Sources:
-    """Return what the run has read, as far as it is not in events."""
+    """Return the texts that the run's model has read, with the conversation and the recalled facts; cached for the run.
+
+    Texts in events are added later, by `Sources.follow`.
+    """
     task, deps = update.task, update.deps
     if update.run not in _sources:
         made = Sources(deps.toolbox, [tool.name for tool in deps.memory.tools] if deps.memory else [])

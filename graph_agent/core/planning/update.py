@@ -58,6 +58,7 @@ T = TypeVar("T")
 logger = get_logger("graph_agent.planning.update")
 
 AT_LIMIT = "Not run: the limit was reached before its turn came."
+"""Result of a call that a limit prevented, for the model."""
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _TOO_MANY = "Not run: of the {count} calls of one reply, only the first {most} run. Call it again if it is needed."
 _ABORTED = "Not run: the run was stopped before its turn came."
@@ -71,7 +72,7 @@ def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredE
         prompts: Renders the advice.
         step: Number of the plan.
         name: The limit's name, a key of `LOGGED`.
-        limit: The limit's value.
+        limit: The limit's value, in the unit of its setting.
     """
     text, hint = LOGGED[name], prompts.render("limit_hint", reason=name, limit=limit)
     for line in filter(None, [text % limit if "%g" in text else text, hint]):
@@ -80,7 +81,10 @@ def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredE
 
 
 class PlanUpdate:
-    """One pass through `plan`: the state at its start, and the changes that it makes.
+    """One pass through the node `plan`: the state at its start, and the changes that the pass makes.
+
+    The rules of `plan` call its methods, which change it; `as_pairs` returns the changes as an update of the graph's
+    state.
 
     Args:
         task: The task of the node. The pass has a loop state and settings of its own, which change.
@@ -99,30 +103,42 @@ class PlanUpdate:
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
         self.own_writes: list[tuple[str, Any]] = []
-        """Writes to own state fields."""
+        """Writes to fields of the agent's `state_schema`, as pairs of field and value."""
         remote = state.get("remote")
         self.waiting_delegations: list[Call] = []
-        """Delegations of the wave that wait for a person's answer."""
+        """Calls of the wave whose delegate waits for a person's answer."""
         if state.get("wave_finished"):
             if remote:
                 self.waiting_delegations = [call for call in state["ready"] if waiting_task(remote, call) is not None]
             self._set_deadline()
         self.begins = False
-        """Whether the pass begins an input."""
+        """Whether this pass begins an input; False if it continues one."""
         self.steered = False
-        """Whether a note has steered the input in this pass."""
+        """Whether steering (a user message sent to the running input) arrived in this pass."""
         self.newest_reply: AIMessage | None = None
-        """The reply of this pass's newest plan; None before the first."""
+        """The reply of the newest plan of this pass; None before the first."""
         self.streamed: StreamWatch | None = None
-        """The text of the newest request's reply that the reader has received; None before the first request."""
+        """The stream of the newest request's reply: the text that the reader has received.
+
+        None before the first request.
+        """
         self.direct_answer: AIMessage | None = None
         """The newest planning reply if it is the answer; None otherwise."""
         self.cut_off: AIMessage | None = None
-        """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
+        """The part of the newest request's reply that arrived before its stream broke off, with its token counts.
+
+        None otherwise.
+        """
 
     async def begin_input(self) -> None:
-        """Begin an input: settle the open calls of an earlier run, record the user's messages, and reset the
-        counters."""
+        """Begin an input: record the user's messages, reset the counters, and settle what earlier inputs left open.
+
+        Waiting tasks of delegates are cancelled, and open calls get results. Delegates and tools are refreshed,
+        warnings of the agent are recorded, and facts are looked up in the agent's memory.
+
+        Raises:
+            ConfigError: The run's context is invalid, or the agent has a memory and the run no authenticated caller.
+        """
         remote = self.state.get("remote")
         if remote and remote["open"]:
             # New input does not answer earlier interrupts.
@@ -159,18 +175,21 @@ class PlanUpdate:
         self.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
 
     async def prepare(self) -> None:
-        """Load the delegates' descriptions and changed tools, unless the run is stopped before."""
+        """Load the delegates' descriptions and changed tools, if that is due.
+
+        Does nothing more if the run is stopped meanwhile.
+        """
         if self.deps.toolbox.needs_refresh:
             with suppress(WorkStoppedError):
                 await self.run.stop.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
 
     def _set_deadline(self) -> None:
-        """Set the deadline of the run, and let its working time include that of the input's earlier runs."""
+        """Pass the input's deadline, and the working time of the input's earlier runs, to the run."""
         self.run.stop.worked_s(self.loop.get("worked_s", 0.0))
         self.run.stop.deadline_s = self.settings.deadline_s
 
     async def settle(self, *, continues: bool = False) -> None:
-        """Add results for the open calls of an earlier run.
+        """Add results for the open calls of an earlier run (see `open_calls.settle`), and their events.
 
         Args:
             continues: Whether the input continues after an edit, so that calls that can run stay open.
@@ -182,17 +201,18 @@ class PlanUpdate:
         self.events += events
 
     def replace_history(self, messages: list[AnyMessage]) -> None:
-        """Replace the history, which must include all messages of `add_message` so far.
+        """Replace the conversation, in this pass and by the state update.
 
         Args:
-            messages: The new history; an unchanged message must be the same object, or it is removed and added again.
+            messages: The new conversation, which must contain all messages added by `add_message` so far. An unchanged
+                message must be the same object, or else it is removed and added again.
         """
         if messages is not self.history:
             self.changes["messages"] = rewrite(self.state["messages"], messages)
             self.history = messages
 
     def reset_counters(self) -> None:
-        """Reset steps, usage and time for a new input, and apply the settings of its context."""
+        """Reset steps, usage and time for a new input, and apply settings of the context that change the session."""
         last = self.loop
         context = coerce_context(self.task.runtime.context, self.deps.context_schema)
         self.loop = loop_of_new_input(last, set_fields(context) if context is not None else {})
@@ -206,11 +226,22 @@ class PlanUpdate:
         self.changes["usage"] = fresh(NO_USAGE)
 
     async def check_change(self, loop: LoopState) -> None:
-        """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
+        """Check that the models of a changed configuration can be built.
+
+        Args:
+            loop: The loop state with the change.
+
+        Raises:
+            ConfigError: A model cannot be built.
+        """
         await self.deps.models.chain(self.task.settings_with(loop))
 
     def publish_events(self) -> None:
-        """Send the events of the pass so far to the readers of the run, before a model call delays their storing."""
+        """Send the events of the pass so far to readers of the run's custom stream, before a model call delays their
+        storage.
+
+        Nothing is sent unless such a reader has asked for early events.
+        """
         if not self.events:
             return
         parent = self.run.parent
@@ -219,8 +250,11 @@ class PlanUpdate:
             self.task.runtime.stream_writer(EarlyEvents(len(self.state.get("events", ())), [*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:
-        """End planning at an abort or an exhausted budget, with results for the waiting calls; return whether it
-        ended."""
+        """End planning if the run was aborted or a budget is used up; the waiting calls then get results.
+
+        Returns:
+            Whether planning ended.
+        """
         met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.stop.aborted else None
         met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
@@ -233,11 +267,13 @@ class PlanUpdate:
         return True
 
     def budget_met(self, asked: Usage, newest: AIMessage | None) -> tuple[StopReason, float] | None:
-        """Return the budget that is too small for another plan and the answer, and its size; None if there is none.
+        """Return the budget (tokens, cost or time) that is too small for another plan and the answer, and its size.
+
+        Else None.
 
         Args:
             asked: Usage that this pass has not counted yet.
-            newest: The newest plan's reply, which the history may not hold; None to use the history.
+            newest: The newest plan's reply, if the history may not contain it; None to use the history.
         """
         if not has_budget(self.settings):
             return None
@@ -252,32 +288,46 @@ class PlanUpdate:
             await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.waiting_delegations})
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """Cancel tasks of delegates that wait for a person, and remove them from the state."""
+        """Cancel tasks of delegates that wait for a person, and remove them from the state.
+
+        Args:
+            tasks: Call id → task.
+        """
         await self.deps.toolbox.withdraw(tasks)
         self.change_remote(open=dict.fromkeys(tasks))
 
     def change_remote(self, **fields: Mapping[str, Any] | None) -> None:
-        """Add entries to fields of `remote`; None empties a field."""
+        """Add entries to fields of the state field `remote`, which holds what is known of delegates.
+
+        Args:
+            fields: Field name → entries to add, where an entry None removes the stored one; None as a whole empties the
+                field.
+        """
         change = self.changes.setdefault("remote", {"contexts": {}, "open": {}})
         for name, entries in fields.items():
             change[name] = None if entries is None else {**change.get(name, {}), **entries}
 
     def answer_waiting_delegations(self) -> None:
-        """Add an error as the result of each delegation that waits for a person."""
+        """Add an error result for each delegation that waits for a person, because the run was stopped before the
+        answer."""
         self._add_results([(call, _UNANSWERED) for call in self.waiting_delegations], "error")
 
     @property
     def wave_events(self) -> list[StoredEvent]:
-        """The events from the newest plan of earlier passes on, with those of this pass."""
+        """The newest `plan` event of earlier passes and all events since, those of this pass included."""
         return [*since_plan(self.state.get("events", ())), *self.events]
 
     @property
     def limit_met(self) -> LimitMet | None:
-        """The configured limit that forbids another plan, and its size; None if there is none."""
+        """The limit of steps or turns that forbids another plan, and its size; None if there is none."""
         return limit_met(self.loop["step"], self.loop["turn"], self.settings)
 
     def select_waiting(self, wave: Sequence[StoredEvent]) -> Selection:
-        """Return the waiting calls divided by `select`; only delegations that wait for a person are running."""
+        """Divide the waiting calls into those that can run, can never run, or must wait for others.
+
+        Args:
+            wave: Events of the wave so far, which have the results.
+        """
         waiting = self.loop["waiting"]
         if not is_structured(wave):
             return Selection(waiting, [], [])
@@ -287,7 +337,10 @@ class PlanUpdate:
         return select(waiting, results, failed | removed)
 
     def stop_at_limit(self) -> bool:
-        """End planning if a limit forbids another plan; return whether one does."""
+        """End planning if a limit of steps, turns or LangGraph's recursion forbids another plan.
+
+        Returns whether planning ended.
+        """
         if (met := self.limit_met) is not None:
             self.stop(*met)
         elif self.loop["step"] > 0 and self.state["remaining_steps"] < self.deps.steps_for_a_wave:
@@ -297,11 +350,14 @@ class PlanUpdate:
         return True
 
     def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] | None = None) -> None:
-        """Make calls those that the next superstep runs, and announce them by events and progress.
+        """Make calls the ones that the next superstep runs, and announce them by events and progress.
+
+        If a call may write, the checkpoint before it is committed first.
 
         Args:
             calls: The calls.
-            wave: The events of their wave that the history holds already, if they have waited; None for a new wave.
+            wave: For calls that have waited, the events of their wave that the history already contains; None for a new
+                wave.
         """
         self.changes["ready"] = calls
         # After a crash, settlement reports a call that is stored as waiting as never started.
@@ -316,12 +372,18 @@ class PlanUpdate:
         self.events += announce(calls, wave or (), self.loop["step"], self.task.runtime.stream_writer)
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
-        """Add a result for each call that will not run, with its reason."""
+        """Add a `skipped` result for each call, with the reason as its text, and put results into the order of the
+        calls."""
         self._add_results(calls, "skipped")
         self.order_results()
 
     def _add_results(self, calls: Sequence[tuple[Call, str]], status: ResultStatus) -> None:
-        """Add a result message and event with a reason for each call that has no output."""
+        """Add a result message and a result event for each call that has no output.
+
+        Args:
+            calls: The calls with the text of their results.
+            status: Status of the events.
+        """
         step = self.loop["step"]
         results = [result_without_output(call["id"], call["name"], status, text, step) for call, text in calls]
         if results:
@@ -329,11 +391,11 @@ class PlanUpdate:
             self.events += [result for _, result in results]
 
     def order_results(self) -> None:
-        """Put the results of the newest calls in the order of the calls."""
+        """Put the results of the newest calls into the order of the calls."""
         self.replace_history(newest_in_call_order(self.history))
 
     def within_limit(self, calls: list[Call]) -> list[Call]:
-        """Return the first `max_calls_per_wave` calls of a reply, and skip the others."""
+        """Return the first `max_calls_per_wave` calls of a reply; the others get `skipped` results."""
         most = self.settings.max_calls_per_wave
         # A model in a loop may write thousands of calls in one reply.
         if len(calls) > most:
@@ -342,12 +404,12 @@ class PlanUpdate:
         return calls[:most]
 
     def end_without_calls(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
-        """End planning with a reply without running its calls, each of which gets a result.
+        """End planning with a reply whose calls do not run; each gets a `skipped` result.
 
         Args:
-            message: The reply.
+            message: The reply, which is added to the history.
             calls: Its calls.
-            answers: Whether the text of the reply is the answer.
+            answers: Whether the text of the reply is the answer; the text is then removed from the added message.
         """
         outcome: LoopOutcome = {"stop_reason": "completed"}
         if answers:
@@ -359,19 +421,20 @@ class PlanUpdate:
         self.conclude(outcome)
 
     def add_message(self, *messages: Any) -> None:
-        """Add messages to the history."""
+        """Append messages to the conversation, in this pass and in the state update."""
         self.changes["messages"] = [*self.changes.get("messages", []), *messages]
         self.history = [*self.history, *messages]
 
     def add_notice(self, text: str) -> None:
-        """Add a message for the model that no chat window shows."""
+        """Append a user message for the model, with an id by which chat windows hide it."""
         self.add_message(HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}"))
 
     def take(self, outcome: Outcome[T]) -> T:
-        """Take over what happened in the requests of this pass; return their result, or raise their failure.
+        """Take over loop state, events and usage of the requests of this pass, and return what they returned.
 
         Raises:
-            BaseException: The failure, which is a cancellation if an abort or the deadline stopped the requests.
+            BaseException: The exception that ended the requests; a cancellation if an abort or the deadline stopped
+                them.
         """
         self.loop, self.streamed, self.cut_off = outcome.loop, outcome.stream, outcome.cut_off
         self.events += outcome.events
@@ -390,7 +453,7 @@ class PlanUpdate:
 
         Args:
             usage: The usage.
-            turns: The turns to add; None for the model calls, which are those of a plan.
+            turns: Number of turns to add; None to add the usage's model calls.
         """
         self.loop["turn"] += usage["model_calls"] if turns is None else turns
         before = self.changes.get("usage")
@@ -399,9 +462,10 @@ class PlanUpdate:
         self.changes["usage"] = usage
 
     def answer_directly(self) -> bool:
-        """End planning with the results of the wave as the answer, if they are; return whether they are.
+        """End planning with the results of the wave as the answer, if all its tools have `return_direct` and succeeded.
 
-        They are the answer if every call of the wave is of a tool with `return_direct` and has succeeded.
+        Returns:
+            Whether planning ended.
         """
         if self.loop["waiting"] or self.waiting_delegations or not self.deps.toolbox.return_direct:
             return False
@@ -413,12 +477,12 @@ class PlanUpdate:
         return True
 
     def stop(self, reason: StopReason, limit: float | None, *, cut_short: bool = False) -> None:
-        """End planning at a limit or an abort.
+        """End planning at a limit or an abort; a limit gets its event.
 
         Args:
             reason: The stop reason.
-            limit: The value of the limit; None for an abort.
-            cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
+            limit: The value of the limit; None for an abort, or a reason without a value.
+            cut_short: Whether a request was cancelled; the part of its reply that was streamed then begins the answer.
         """
         outcome: LoopOutcome = {"stop_reason": reason}
         if cut_short and self.streamed is not None and self.streamed.text:
@@ -433,10 +497,10 @@ class PlanUpdate:
         self.conclude(outcome)
 
     def stop_at_abort_or_deadline(self, *, cut_short: bool = False) -> None:
-        """End planning because an abort or the deadline has stopped work of this pass.
+        """End planning because work of this pass was stopped: by an abort, or else by the deadline.
 
         Args:
-            cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
+            cut_short: Whether a request was cancelled; the part of its reply that was streamed then begins the answer.
         """
         if self.run.stop.aborted:
             self.stop("aborted", None, cut_short=cut_short)
@@ -444,15 +508,15 @@ class PlanUpdate:
             self.stop("deadline", self.settings.deadline_s, cut_short=cut_short)
 
     def stop_at_recursion_limit(self) -> None:
-        """End planning because LangGraph's recursion limit, nearer than `max_steps`, allows no further wave."""
+        """End planning because LangGraph's recursion limit allows no further wave, although `max_steps` would."""
         self.stop("recursion_limit", self.task.config["recursion_limit"])
 
     def fail(self, error: StoredEvent, cause: Exception) -> None:
-        """End planning as failed; `finalize` reports the error.
+        """End planning as failed; `finalize` reports the error to the user.
 
         Args:
             error: The `error` event.
-            cause: The exception behind it.
+            cause: The exception behind it, which is stored in the run.
         """
         self.events.append(error)
         self.run.record_cause(cause)
@@ -462,13 +526,13 @@ class PlanUpdate:
         self.conclude(outcome)
 
     def conclude(self, outcome: LoopOutcome) -> None:
-        """End planning with an outcome; no calls run."""
+        """End planning with an outcome, from which `finalize` makes the answer; no calls run any more."""
         # Calls of the wave before would otherwise run again.
         self.changes["ready"] = []
         self.loop["outcome"] = outcome
 
     def as_pairs(self) -> list[tuple[str, Any]]:
-        """Return the state update as pairs of field and value."""
+        """Return the state update as pairs of field and value, and store the working time in the loop state."""
         if self.settings.deadline_s is not None:
             self.loop["worked_s"] = round(self.run.stop.worked_s(self.loop.get("worked_s", 0.0)), 3)
         # No later event of this input would report these calls.

@@ -14,7 +14,7 @@ from graph_agent.core.state.channels import NOTHING_REMOTE, RemoteState
 from graph_agent.core.tools.delegation import BackgroundDelegate, Delegate
 
 WAIT_TOOL = "wait_for_background"
-"""Name of the tool."""
+"""Name of the tool by which the model waits for background tasks."""
 _LONGEST_S = 600
 """Maximum seconds of one wait."""
 _DESCRIPTION = (
@@ -24,7 +24,10 @@ _DESCRIPTION = (
 
 
 def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
-    """Return the tool that waits until a background task stops; an empty list if no delegate has background tasks."""
+    """Return a list with the tool that waits until a background task ends or asks something.
+
+    Empty if no delegate supports background tasks.
+    """
     if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
         return []  # making a tool takes milliseconds
 

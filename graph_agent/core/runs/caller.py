@@ -14,23 +14,27 @@ from graph_agent.core.runs.run import run_of
 CallerOf: TypeAlias = Callable[[Runtime[Any]], str]
 """Returns the authenticated caller of a run; raises `ConfigError` if it has none."""
 _KEY = "caller of the memory"
+"""Key of the caller among the run's shared objects."""
 
 
 def begin_for_caller(caller_of: CallerOf, config: RunnableConfig, runtime: Runtime[Any]) -> str:
-    """Return the caller of a run that begins an input, and keep it for all of this run; raise `ConfigError` without
-    one."""
+    """Return the authenticated caller of a run that begins an input, and remember the caller for the whole run.
+
+    Raises:
+        ConfigError: The run has no authenticated caller.
+    """
     caller = caller_of(runtime)
     return run_of(config).shared(_KEY, lambda: caller)
 
 
 def caller_of_input(caller_of: CallerOf, config: RunnableConfig, runtime: Runtime[Any]) -> str:
-    """Return the caller who began the input.
+    """Return the caller who began the input, read from the state, also in a run that resumes the input.
 
-    A resume is the same input, whichever person answers its question: the colleague who approves a call has no part in
-    the user's memory.
+    Another person may resume it: a colleague who approves a call must not get access to the user's memory.
 
     Args:
-        caller_of: Returns the caller of the run, which counts for an input that an older version began.
+        caller_of: Returns the caller of the present run; used if the state has no caller, as in inputs of older
+            versions.
         config: The config of a node or a tool of the agent.
         runtime: The runtime of the run.
 

@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState, Ratings
 
 NOTE_EVENTS: tuple[Literal["feedback", "rename", "revocation"], ...] = ("feedback", "rename", "revocation")
-"""Kinds of notes that become events of the same type, also without a run."""
+"""Kinds of notes (messages to a session from outside its run) that become events of the same type, also without a
+run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TITLE_CHARS = 200
 """Maximum characters of a title that a person gives."""
 
 
 def noted_event(note: ControlMessage) -> StoredEvent | None:
-    """Return the event of a note in `NOTE_EVENTS`, at the time of its sending; None for content of another form.
+    """Convert a note of a kind in `NOTE_EVENTS` to its event, with the time of sending; None if its content is invalid.
 
-    The same note gives the same event, so that a reader recognizes an event that it has seen as a note.
+    The same note always gives the same event, so that readers can recognize it.
     """
     fields = note.content
     # Any client of the Store can put a note there.
@@ -52,8 +53,9 @@ def noted_event(note: ControlMessage) -> StoredEvent | None:
 
 
 def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
-    """Return the event of a note in a list, and record its rating or title in `loop`; an empty list for an invalid
-    note.
+    """Return the event of a note as a list, and store its rating or title in `loop`.
+
+    An invalid note gives an empty list.
     """
     entry = noted_event(note)
     if entry is None:
@@ -66,12 +68,12 @@ def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
 
 
 def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | None) -> list[StoredEvent]:
-    """Return the events of feedback, titles and revocations that no run has processed, in the order of sending.
+    """Return the events of feedback, titles and revocations that no run has processed yet, in the order of sending.
 
     Args:
-        notes: The notes of a session.
+        notes: The notes in a session's inbox.
         loop: The loop state of the session's newest checkpoint, which has the keys of processed notes; None if there is
-            none.
+            no checkpoint.
     """
     taken = set((loop or {}).get("consumed_notes", ()))
     events = (noted_event(note) for note in notes if note.kind in NOTE_EVENTS and note.key not in taken)
@@ -79,7 +81,12 @@ def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | 
 
 
 def newest_feedback(events: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """Return `seq` of a rated answer → person → their newest `feedback` event on it; other events are skipped."""
+    """Return the newest `feedback` event of each person on each answer: `seq` of the answer → name of the person →
+    event.
+
+    Args:
+        events: Events, oldest first; those of other types are skipped.
+    """
     newest: dict[int, dict[str, Mapping[str, Any]]] = {}
     for entry in events:
         if entry["type"] == "feedback":
@@ -88,7 +95,7 @@ def newest_feedback(events: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, 
 
 
 def with_ratings(ratings: Ratings, events: Iterable[Mapping[str, Any]]) -> Ratings:
-    """Return the ratings of a session after further events."""
+    """Return a session's ratings (index of an answer → person → rating), updated by further `feedback` events."""
     after = {**ratings}
     for answer, given in newest_feedback(events).items():
         after[str(answer)] = {**ratings.get(str(answer), {}), **{by: entry["rating"] for by, entry in given.items()}}

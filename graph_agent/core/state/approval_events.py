@@ -16,12 +16,26 @@ if TYPE_CHECKING:
 
 
 def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
-    """Return the `approval_request` event of calls that wait; `source` has the fields of `_Approval` that it needs."""
+    """Return the `approval_request` event of calls that wait for a person's decision.
+
+    Args:
+        calls: The calls that wait.
+        step: Number of the plan.
+        source: Who asks, unless it is the agent's own policy: `delegate` and `delegation` (the name and the call's id),
+            or `middleware` (its name).
+    """
     return event("approval_request", step, calls=list(calls), **source)
 
 
 def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
-    """Return the `approval_decision` event of a decision; with `asked_at`, the request's `ts`, it has `waited_s`."""
+    """Return the `approval_decision` event of a person's decision.
+
+    Args:
+        decided: The decision.
+        step: Number of the plan.
+        asked_at: The `ts` of the request, from which `waited_s` is computed; empty to leave that field out.
+        source: Who asked, as in `request_event`.
+    """
     call = decided.call
     fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
     if decided.type == "edit":

@@ -24,21 +24,25 @@ from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 """Result of a call that waited for others when its run was interrupted."""
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
+"""Result of a call that only reads and was interrupted."""
 UNDECIDED = "Not run: the run was interrupted while this call waited for a person's approval."
+"""Result of a call on which no person decided before its run was interrupted."""
 NOT_STARTED = "Not run: the run was interrupted before this call had started."
+"""Result of a call that had not started when its run was interrupted."""
 UNKNOWN_OUTCOME = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
 )
+"""Result of a call that may have run, and may have taken effect, before its run was interrupted."""
 SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN_OUTCOME})
-"""Texts of the results that the next input gives to the open calls of an unfinished one."""
+"""Texts of the results that new input gives to the calls which an earlier, interrupted input left without a result."""
 
 _CALLS = ("tool_call", "delegation_request")
 """Types of the events that announce a call."""
 _ANSWERS = ("tool_result", "delegation_response")
 """Types of the events that hold the result of a call."""
 CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
-"""What became of a call, in four classes for a report to the user."""
+"""How a call ended, in four classes for a report to the user."""
 OUTCOMES: dict[ResultStatus, CallOutcome] = {
     "success": "finished",
     "error": "failed",
@@ -97,12 +101,13 @@ def fault_result(call: Call) -> CallResult:
 def announce(
     calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
 ) -> list[StoredEvent]:
-    """Return the events of calls whose turn has come, and write a progress record of each call that runs.
+    """Return the events that announce calls, and write a progress record for each call that runs.
 
     A call is left out if the wave already has an event of it with the same name and arguments, as after a resume. A
-    call that was refused gets an event and no progress record.
+    call with a `fault` gets an event that states this, and no progress record.
 
     Args:
+        calls: Calls that run in the next superstep.
         wave: Events since the newest plan.
         step: Number of the plan.
         write: Writes an object to the custom stream.
@@ -120,14 +125,15 @@ def announce(
 
 
 def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = "user") -> StoredEvent:
-    """Return the event of a result that a person or a hook supplied in place of running the call.
+    """Return the result event of a call that did not run, because a person or a hook supplied the result.
 
     The status is `denied` if the message is an error, else `answered`.
 
     Args:
+        call: The call.
         message: The supplied result.
         step: Number of the plan.
-        decided_by: Who supplied it: the person's name, the middleware's name or `user`.
+        decided_by: Name of the person or middleware that supplied it; `user` if no name is known.
     """
     status = "denied" if message.status == "error" else "answered"
     recorded = result_event(call["id"], call["name"], status, to_json_safe(message.content), step)
@@ -135,8 +141,11 @@ def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = 
 
 
 def call_event(call: Call, step: int) -> StoredEvent:
-    """Return the `tool_call` or `delegation_request` event of a call; `refused` holds the status of a call that cannot
-    run."""
+    """Return the `tool_call` or `delegation_request` event of a call.
+
+    For a call with a `fault`, the field `refused` has the status of its result. Origins of the arguments are included
+    if they were traced.
+    """
     refused: dict[str, Any] = {"refused": fault_result(call).status} if "fault" in call else {}
     ids: dict[str, Any] = {"id": call["id"]}
     if "plan_id" in call:
@@ -160,8 +169,10 @@ def call_of(entry: StoredEvent) -> Call | None:
 
 
 def call_name(entry: StoredEvent) -> str | None:
-    """Return the name of the call that an event announces or answers, as the model called it; None for any other
-    event."""
+    """Return the name of the call that an event announces or answers, `delegate_to_<name>` for a delegation.
+
+    None for events of other types.
+    """
     if entry["type"] in ("tool_call", "tool_result"):
         return str(entry["name"])
     if entry["type"] in ("delegation_request", "delegation_response"):
@@ -267,7 +278,7 @@ def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
 
 @dataclass
 class _Calls:
-    """The calls found in some events, with the newest result of each plan id."""
+    """The calls found in some events, with the newest result for each plan id (the id that the model gave the call)."""
 
     names: MutableMapping[str, str] = field(default_factory=dict)
     """Id of each call → plan id of the call."""
@@ -278,7 +289,7 @@ class _Calls:
     ends)."""
 
     def add(self, events: Iterable[StoredEvent]) -> None:
-        """Add the calls and results of events that follow those added before."""
+        """Read further events, which must follow those read before."""
         for entry in events:
             type_ = entry["type"]
             if type_ == "user_message" or (type_ == "plan" and entry["step"] <= 1):
@@ -302,9 +313,10 @@ class _Calls:
 
 
 class EarlierCalls:
-    """The calls of a session, which determine what ids a new plan may use: stored ids are taken, plan ids are known.
+    """The ids of a session's calls: those that a new plan must not use, and those that it may refer to.
 
-    One object serves a run, so that each event and message is read once, and none for plans without calls.
+    Stored ids are taken in the whole session; plan ids (the model's own) may be used again in another input. One object
+    serves a run, so that each event and message is read once, and none for plans without calls.
     """
 
     def __init__(self) -> None:
@@ -345,11 +357,11 @@ class EarlierCalls:
         return self._now
 
     def ids_with(self, messages: Sequence[AnyMessage]) -> Container[str]:
-        """Return the ids of all calls in the session's events and in messages; a message's calls may have no events.
+        """Return the ids of all calls in the session's events and in some messages, for membership tests.
 
         Args:
-            messages: The history. Only messages after those of the previous call are read, if it still begins with
-                them.
+            messages: The history, whose calls may have no events. Only messages after those of the previous call are
+                read, if it still begins with them.
         """
         # Compaction or a person may have replaced the messages that were read.
         if self._messages > len(messages) or (self._messages and messages[self._messages - 1] is not self._last):
@@ -409,21 +421,21 @@ def result_value(content: Any) -> Any:
 
 
 def _value(entry: StoredEvent) -> Any:
-    """Return the value of a result event for use as an argument: content blocks become their text."""
+    """Return the value of a result event, in the form that references insert: content blocks are reduced to their
+    text."""
     value = value_of(entry)
     # An image cannot be an argument of a call; accompanying text such as a caption can.
     return text_of(value) if value is entry["content"] and isinstance(value, list) else value
 
 
 def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
-    """Return the names of the newest input's calls by outcome, in the order of their results in the history.
+    """Return the names of the newest input's calls by how they ended, each list in the order of the results.
 
-    Calls of tools that the model's provider ran are included.
+    Calls of tools that the model's provider ran are included. All four outcomes are keys, e.g. `{"finished":
+    ["search"], "failed": [], "unknown": [], "skipped": []}`.
 
     Args:
         events: The session's events, oldest first.
-
-    Returns all four outcomes as keys, e.g. `{"finished": ["search"], "failed": [], "unknown": [], "skipped": []}`.
     """
     found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
     for entry in _answers(events, "user_message", (*_ANSWERS, "provider_call")):
@@ -432,17 +444,29 @@ def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
 
 
 def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
-    """Return the result event's fields that store a value of plain JSON; empty if the content's text is the value."""
+    """Return the fields by which a result event stores the result's value, in addition to the content.
+
+    Empty if the value is the content's text; `encoding` if the text is JSON of the value; else `value`.
+
+    Args:
+        content: The content of the result.
+        value: The value, as plain JSON.
+    """
     if isinstance(value, str) and is_text(content) and value == text_of(content):
         return {}
     return {"encoding": "json"} if _holds(content, value) else {"value": value}
 
 
 def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
-    """Return the result event's fields that store the structured content in an MCP tool's artifact; empty without any.
+    """Return the fields by which a result event stores the structured content of an MCP tool.
 
-    MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
-    then stored.
+    Empty if the artifact has none.
+
+    MCP's SDKs wrap a value that is not an object as `{"result": value}`; the bare value is stored then.
+
+    Args:
+        content: The content of the result.
+        artifact: The artifact of the tool message.
     """
     value = artifact.get("structured_content") if isinstance(artifact, dict) else None
     if value is None:
@@ -479,10 +503,13 @@ def _canonical(value: Any) -> str:
 
 
 def as_value(returned: Any) -> Any:
-    """Return a tool's return value as JSON types; raise `ValueError` if it contains itself or is too deep.
+    """Convert a tool's return value to JSON types.
 
-    Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator and types without a JSON
-    form become their `str()`, bytes their text or base64.
+    Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator, which is not read, and
+    types without a JSON form become their `str()`; bytes become text or base64.
+
+    Raises:
+        ValueError: The value contains itself or is nested too deeply.
     """
     if isinstance(returned, Iterator):
         # Reading an iterator would consume it, and need not end.
@@ -495,7 +522,7 @@ def as_value(returned: Any) -> Any:
 
 
 def as_json(returned: Any) -> str | None:
-    """Return a tool's return value as JSON text; None if the value is text, or only its `str()` can represent it."""
+    """Return a tool's return value as JSON text. None if the value is text itself, or cannot be converted to JSON."""
     try:
         value = as_value(returned)
     except ValueError:

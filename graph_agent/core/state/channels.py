@@ -188,10 +188,14 @@ class MessagesChannel(GrowingDelta):
         return True
 
     def _new_ids(self, state: list[AnyMessage], new: list[Any]) -> set[Any] | None:
-        """Return the ids of written messages if each can just be appended; None if the reducer must apply them.
+        """Return the ids of written messages if each can just be appended; None if the reducer must apply the write.
 
         The reducer is needed for removals, message chunks, values that are no messages, and ids that are missing or
         taken.
+
+        Args:
+            state: The present history.
+            new: The written values.
         """
         # A session's whole history comes through here when it is read, so that nothing is done for each message.
         if not all(map(_is_appended, {*map(type, new)})):
@@ -271,7 +275,7 @@ def collect_writes(into: list[tuple[str, Any]]) -> Iterator[None]:
 
 
 def write_field(name: str, value: Any) -> None:
-    """Write a field of the state from code inside a node; ignored outside `collect_writes`."""
+    """Write a field of the state from user code inside a node, e.g. middleware. Ignored outside `collect_writes`."""
     if (collected := _collected.get()) is not None:
         collected.append((name, value))
 

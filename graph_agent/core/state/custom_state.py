@@ -134,6 +134,8 @@ class CustomState:
         exception of a user's reducer is logged.
 
         Args:
+            name: Name of the field; None is returned for one without a reducer.
+            values: The values to apply.
             current: Current values by field; None to read those of the running node. Outside a node no values are
                 known, and then only `TypeError`, `AttributeError` and `InvalidUpdateError` count, which do not depend
                 on them.

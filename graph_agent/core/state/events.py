@@ -534,7 +534,13 @@ Event: TypeAlias = (
 
 
 def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
-    """Return a new event, and report it to this process's observer; step 0 is before the first plan."""
+    """Create an event for the present time, and report it to this process's telemetry observer if there is one.
+
+    Args:
+        type_: The event's type.
+        step: Number of the plan; 0 before the first plan of an input.
+        fields: The fields of that type.
+    """
     made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
     # Observers see each event when it happens; a checkpoint has it at the end of the superstep.
     if telemetry.observer is not None:

@@ -43,9 +43,9 @@ def add_length(counters: dict[str, tuple[int, int]], channel: str, entries: list
         channel: Name of the channel.
         entries: The channel's whole list.
     """
-    # A saver that sees the metadata next can take the list from it instead of rebuilding it.
+    # `int()` of it is stored.
     length = Length(len(entries))
-    # A saver that gets the metadata can take the list from here instead of rebuilding it.
+    # A saver that receives the metadata can take the list from it instead of rebuilding it.
     length.entries = entries
     counters[f"{channel} {LENGTHS}"] = length, _MARK
 

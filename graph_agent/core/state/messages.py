@@ -279,8 +279,11 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
 
 
 def results_in(update: Any) -> list[ToolMessage]:
-    """Return the tool results in a node's update: a command, a mapping, pairs of field and value, or a list of
-    these."""
+    """Return the tool messages in a node's update.
+
+    Args:
+        update: A `Command`, a mapping, pairs of field and value, or a list of these; other values have no results.
+    """
     if isinstance(update, Command):
         update = update.update
     if isinstance(update, Mapping):

@@ -99,7 +99,7 @@ class RequestLog:
                 self._apply(entry)
 
     def _apply(self, entry: Mapping[str, Any]) -> None:
-        """Make the request of an event that records one the newest request of the log."""
+        """Take over the request that a `model_request` event records, as the newest request of the log."""
         self._parts |= entry["parts"]
         # In place: a copy for each record would cost the square of the session's length.
         self._messages[entry["kept_first"] : len(self._messages) - entry["kept_last"]] = entry["added"]
@@ -246,7 +246,12 @@ def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
 
 
 def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
-    """Append to the conversation what an event adds to it, in the form of `ModelRequest.messages`, if anything."""
+    """Append the message that an event stands for, in the form of `ModelRequest.messages`; nothing for other events.
+
+    Args:
+        conversation: The messages so far; changed in place.
+        entry: The event.
+    """
     match entry["type"]:
         case "user_message" | "steering":
             conversation.append({"type": "human", "content": entry["content"]})
@@ -285,7 +290,7 @@ def _as_json(part: Any) -> Any:
 
 
 def masked(value: Any) -> Any:
-    """Return plain JSON with `***` in place of secrets: those in texts, and texts under a secret's name such as
+    """Return plain JSON with secrets replaced by `***`: those recognized in texts, and texts under a key such as
     `api_key`."""
     if isinstance(value, str):
         return mask_secrets(value)
@@ -297,7 +302,7 @@ def masked(value: Any) -> Any:
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    """Whether a text is a secret because of its key's name, as opposed to the form of the text."""
+    """Whether a value must be masked because of its key's name, whatever the text is."""
     if not isinstance(value, str) or not _names_secret(name):
         return False
     shown = json.dumps({name: value}, ensure_ascii=False)

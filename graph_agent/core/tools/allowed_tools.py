@@ -32,12 +32,12 @@ _SPACES = " \t\n\r"
 
 
 def allows(entry: str, call: Call) -> bool:
-    """Whether an entry of `allowed-tools` allows a call.
+    """Whether an entry of a skill's `allowed-tools` permits a call without approval.
 
-    `search` allows the tool of that name, and `files_*` each tool whose name fits the pattern. `shell(git:*)` allows a
-    call whose only argument is a text that is `git` or begins with `git `, without characters by which a shell runs
-    further commands, and without invisible ones; `shell(git status)` allows exactly that text, and `shell(*)` every
-    call. Any other limit allows nothing.
+    `search` permits the tool of that name, and `files_*` each tool whose name fits the pattern. `shell(git:*)` permits
+    a call whose only argument is a text that is `git` or begins with `git `, and has no invisible characters or
+    characters by which a shell runs further commands. `shell(git status)` permits exactly that text, and `shell(*)`
+    every call. Any other limit permits nothing.
     """
     limited = _LIMITED.fullmatch(entry)
     if limited is None:
@@ -81,14 +81,14 @@ def loaded_together(messages: Sequence[AnyMessage]) -> set[str]:
 
 
 def review_call(call: Call, find: Callable[[str], Skill | None]) -> str | None:
-    """Return why a call needs approval, as text for the person; None if it needs none.
+    """Return why a call needs approval because of the loaded skills, as text for the person; None if it needs none.
 
-    It needs approval if at least one loaded skill limits tools and none of these limits allows the call. Skills that
-    the same reply loads count as loaded.
+    It needs approval if at least one loaded skill has `allowed-tools` and no such list permits the call. Skills that
+    the same reply loads count as loaded. Call this within a node, whose messages are read.
 
     Args:
-        call: The call, whose node is running.
-        find: Returns the skill of a name, None if there is none.
+        call: The call.
+        find: Returns the skill of a name; None if there is none.
     """
     if call["name"] in _ALWAYS:
         return None

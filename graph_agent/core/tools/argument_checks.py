@@ -28,7 +28,7 @@ _PLAIN_GENERICS = frozenset({list, dict, Union, UnionType})
 
 
 def checked_tools(given: object) -> list[BaseTool]:
-    """Return a list of LangChain tools, each callable among the items converted to a tool; None gives an empty list.
+    """Return an agent's tools as a list of LangChain tools; callables are converted. None gives an empty list.
 
     Args:
         given: An iterable of tools and callables, or a LangGraph `ToolNode`.
@@ -85,12 +85,14 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
 
 
 def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
-    """Raise `ConfigError` if a tool cannot be offered because its arguments have no JSON schema.
+    """Check that a tool can be offered to the model, i.e. that its arguments have a JSON schema.
 
     Args:
-        tool: The tool; it is converted only if the types of its parameters do not suffice, because a conversion is
-            slow.
+        tool: The tool. A conversion is slow, so it is only tried if the types of the parameters do not suffice.
         hidden: Names of injected parameters, which the model does not see.
+
+    Raises:
+        ConfigError: The arguments have no JSON schema.
     """
     schema: Any = tool.args_schema
     is_class = type(tool) is StructuredTool and isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -163,11 +165,13 @@ ArgumentsCheck = Callable[[Mapping[str, Any]], str | None]
 
 
 def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | None:
-    """Return a check of a tool's arguments if LangChain does not make one.
+    """Return a function that checks the arguments of a tool which LangChain runs without a check.
 
-    None if LangChain does, if the tool handles its validation errors itself, or if any arguments fit. LangChain passes
-    arguments on unchecked if the schema is a JSON schema, as for a tool of an MCP server, or is missing, as for a class
-    whose `_run` declares the parameters.
+    None if none is needed.
+
+    LangChain does not check if the tool's schema is a JSON schema, as for a tool of an MCP server, or is missing, as
+    for a class whose `_run` declares the parameters. No function is returned if the tool handles its validation errors
+    itself, or if any arguments fit.
 
     Args:
         tool: The tool.
@@ -186,7 +190,10 @@ def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | No
 
 
 class _JsonCheck:
-    """Checks arguments against a JSON schema. The schema is compiled at the first call, which may take seconds."""
+    """Checks arguments against a JSON schema; see `ArgumentsCheck`.
+
+    The first call compiles the schema, which may take seconds.
+    """
 
     def __init__(self, tool: str, schema: dict[str, Any], hidden: Collection[str]) -> None:
         self._tool, self._hidden = tool, hidden

@@ -18,14 +18,16 @@ _NOT_FIRST = (
     "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again "
     "if it is still wanted."
 )
-"""Text for the model for a client call after the first of a plan."""
+"""Result, for the model, of each client call of a plan after the first."""
 
 
 def call_client_tool(call: Call) -> CallResult:
-    """Interrupt the graph for a client tool call; when the run is resumed, return the client's result.
+    """Interrupt the graph so that the program which started the run executes a client tool.
 
-    The first time, this raises LangGraph's `GraphInterrupt`. The value that resumes it is a `ClientResult`; any other
-    value is converted to text and counts as success.
+    Return the result after the resume.
+
+    At the first execution this raises LangGraph's `GraphInterrupt`. The value that resumes the run is a `ClientResult`;
+    any other value is converted to text and counts as success.
     """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:
@@ -38,9 +40,10 @@ def call_client_tool(call: Call) -> CallResult:
 
 
 def fault_further_client_calls(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
-    """Return a plan's calls, with a fault on each client call after the first, because they run one at a time.
+    """Return a plan's calls, with a `fault` on each call of a client tool after the first, because they run one at a
+    time.
 
-    Calls that have a fault already do not count.
+    Such a call gets a `skipped` result that asks the model to call it again. Calls with a `fault` do not count.
 
     Args:
         calls: The plan's calls; their order is kept.

@@ -143,7 +143,7 @@ class CommandEffects:
         return {"goto": self.goto, "update": self.parent_update} if self.hands_off else None
 
     def fields(self) -> dict[str, Any]:
-        """Return the effects as fields of a `CallResult`: `writes`, `messages` and `handoff`."""
+        """Return the effects as arguments of `CallResult`: `writes`, `messages` and `handoff`."""
         return {"writes": tuple(self.writes), "messages": tuple(self.messages), "handoff": self.handoff}
 
 

@@ -41,17 +41,35 @@ class AgentMemory(Protocol):
         ...
 
     async def recall(self, caller: str, text: str, *, most: int | None = None) -> Sequence[RecalledFact]:
-        """Return facts of a caller for an input with this text, `most` at most; None for the memory's own number."""
+        """Return the facts about a caller that are most relevant to a text, best first.
+
+        Args:
+            caller: Id of the user, as `caller_of` returns it.
+            text: The text of an input.
+            most: Maximum number of facts; None for the memory's own maximum.
+        """
         ...
 
     async def get(self, caller: str, ids: Iterable[str]) -> Mapping[str, RecalledFact]:
-        """Return facts of a caller by id."""
+        """Return facts of a caller as id → fact.
+
+        Unknown ids are left out, and facts of other callers are never returned.
+        """
         ...
 
     async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
-        """Store a fact, or replace the one with this id, and return its id; raise `InputError` for an unfit text."""
+        """Store a fact of a caller, and return its id.
+
+        Args:
+            caller: Id of the user, as `caller_of` returns it.
+            content: The text.
+            id_: Id of the fact to store or replace; None for a new id.
+
+        Raises:
+            InputError: The text cannot be a fact.
+        """
         ...
 
     async def erase(self, caller: str) -> None:
-        """Delete all facts of a caller, and what is left of forgotten ones."""
+        """Delete all facts of a caller, and all records of facts that were deleted before."""
         ...

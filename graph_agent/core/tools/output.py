@@ -31,7 +31,7 @@ _BECAUSE: dict[StopCause, str] = {"abort": "the run was stopped", "deadline": "t
 
 
 def is_argument_error(tool: BaseTool, error: BaseException) -> bool:
-    """Whether an exception is pydantic's validation error of this tool's arguments; False for one raised in the
+    """Whether an exception is pydantic's validation error for the arguments of this tool, not one raised inside the
     tool."""
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
@@ -60,10 +60,10 @@ def may_have_run(error: BaseException) -> bool:
 
 
 def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) -> str:
-    """Return the text that the model gets for a call that raised an exception.
+    """Return the text that the model receives for a call that raised an exception.
 
-    The message of a `CallError` or `ToolException` is used as it is; other texts name the tool. Of an exception raised
-    by a model, the provider's own message is left out.
+    The text of a `CallError` or `ToolException` is used as it is; other texts name the tool. If a model raised the
+    exception, the provider's own message is left out.
 
     Args:
         tool: The tool that was called.
@@ -160,10 +160,10 @@ def textless_in(value: Any, content: str | list[Any]) -> str | None:
 
 
 def textless_fault(source: str, kind: str) -> str:
-    """Log an error that a call returned an object without a text of its own, and return the text for the model.
+    """Log that a call returned an object that has no text, and return the text for the model.
 
     Args:
-        source: What returned it, as the subject of a sentence, such as the tool's name.
+        source: What returned the object, such as the tool's name; it begins the texts.
         kind: Type name of the object.
     """
     fault = f"{source} returned an object of type {kind}, which has no text of its own"

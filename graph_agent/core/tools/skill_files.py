@@ -116,9 +116,16 @@ def list_files(folder: Path) -> tuple[list[str], bool]:
 
 @contextmanager
 def _opened(folder: Path, parts: list[str]) -> Iterator[int]:
-    """Yield the descriptor of a file opened without following a link below the folder; it is closed at the end.
+    """Open a file without following a link in its path, and yield the descriptor, which is closed at the end of the
+    block.
 
-    Raises `UnreadableFileError` for a link or another kind of file, and `OSError`.
+    Args:
+        folder: The folder, which may be a link itself.
+        parts: Parts of the file's path in the folder.
+
+    Raises:
+        UnreadableFileError: A part is a link, or neither a folder nor (at the end) a regular file.
+        OSError: A part does not exist or cannot be opened.
     """
     if os.open not in os.supports_dir_fd:
         descriptor = _open_by_path(folder, parts)

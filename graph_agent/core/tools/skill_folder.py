@@ -21,8 +21,11 @@ from graph_agent.core.tools.skill_files import UnreadableFileError, read_bytes
 FILE_NAMES = ("SKILL.md", "skill.md")
 """Names of a skill's file, the first one that exists counts."""
 MOST_NAME_CHARS = 64
+"""Maximum characters of a skill's name."""
 MOST_DESCRIPTION_CHARS = 1024
+"""Maximum characters of a skill's description."""
 MOST_COMPATIBILITY_CHARS = 500
+"""Maximum characters of the field `compatibility`."""
 MOST_FILE_BYTES = 1_000_000
 """Maximum bytes of a `SKILL.md`."""
 
@@ -64,7 +67,7 @@ def skill_file(folder: Path) -> Path | None:
 
 
 def key_of(name: str) -> str:
-    """Return the form in which names of skills are compared: NFKC, without surrounding spaces."""
+    """Return a skill's name in the form in which names are compared: Unicode NFKC, without surrounding spaces."""
     return unicodedata.normalize("NFKC", name.strip())
 
 
@@ -115,10 +118,14 @@ def read_skill(folder: str | Path) -> Skill:
 
 
 def _split(text: str, where: str) -> tuple[str, str]:
-    """Return the front matter and the text after it; raise `ConfigError` if a line `---` is missing.
+    r"""Split a `SKILL.md` into its front matter and the text after it.
 
     Args:
-        where: The file, as the beginning of the error message.
+        text: The content, with line ends `\n`.
+        where: Text that names the file; it begins the error message.
+
+    Raises:
+        ConfigError: A line `---` is missing.
     """
     lines = text.split("\n")
     if lines[0].rstrip() != _FENCE:
@@ -130,7 +137,12 @@ def _split(text: str, where: str) -> tuple[str, str]:
 
 
 def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
-    """Return what is wrong with the front matter, one clause for each fault; empty if it is valid."""
+    """Return what is wrong with the front matter, one clause for each fault; empty if it is valid.
+
+    Args:
+        content: The front matter.
+        folder: The skill's folder, whose name must be that of the skill.
+    """
     faults = [
         f"unknown field {_shown(key)}; {did_you_mean(str(key), _CHECKS)} Own fields belong under 'metadata'."
         for key in content

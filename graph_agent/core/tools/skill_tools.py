@@ -36,7 +36,7 @@ class SkillTool(StructuredTool):
 
 
 def make_tools(skills: SkillSet) -> list[BaseTool]:
-    """Return the tools `load_skill` and `read_skill_file` of an agent's skills."""
+    """Create the tools `load_skill` and `read_skill_file` for an agent's skills. Both are marked as reading."""
 
     async def load(name: Annotated[str, Field(description="Name of the skill.")]) -> tuple[str, dict[str, Any]]:
         skill = _named(skills, name)

@@ -119,12 +119,16 @@ class SkillSet:
         return lambda: joined_sections([prompt() if callable(prompt) else prompt, self.section])
 
     def with_warnings(self, warnings: Callable[[], Sequence[str]]) -> Callable[[], list[str]]:
-        """Return a function that returns the warnings of another one, and the faults of skills that have changed."""
+        """Return a function that returns the warnings of another one, and a warning for each skill that has become
+        invalid."""
         return lambda: [*warnings(), *(f"{fault} Its last valid form is used." for fault in self._faults.values())]
 
     def with_limits(self, config: LoopConfig) -> LoopConfig:
-        """Return a configuration in which a call that no loaded skill allows needs approval; unchanged without
-        limits."""
+        """Return a configuration with one more approval rule: a call that no loaded skill's `allowed-tools` permits is
+        reviewed.
+
+        Unchanged if no skill had that field when the agent was opened.
+        """
         if not self.limits_tools:
             return config
         return config.with_values({"approve": (*config.approval_rules, partial(review_call, find=self.find))})
@@ -133,7 +137,7 @@ class SkillSet:
 
     @property
     def pending(self) -> bool:
-        """Whether files may have changed: always True, as only reading them shows it."""
+        """Whether files may have changed since the last read; always True, because only reading them can show it."""
         return True
 
     async def wait_for_changes(self) -> None:
@@ -182,7 +186,12 @@ class SkillSet:
 
 
 def skills_in(folder: Path) -> Found:
-    """Return the skills of a folder: the folder itself if it is one, else the folders in it that are skills."""
+    """Find the skills in a folder: the folder itself if it has a `SKILL.md`, else the folders directly in it that have
+    one.
+
+    Returns:
+        Folder → inode, size and modification time of its `SKILL.md`. Empty if the folder cannot be read.
+    """
     folders = [folder]
     if skill_file(folder) is None:
         try:
@@ -201,9 +210,10 @@ def skills_in(folder: Path) -> Found:
 
 
 def describe_skill(skill: Skill) -> str:
-    """Return the line of the prompt that describes a skill: `- <name>: <description>`, at most `MOST_TOKENS` tokens.
+    """Return the line of the system prompt that describes a skill, `- <name>: <description>`.
 
-    Whatever its front matter holds, the line stays one line, without tags and control characters.
+    It has at most `MOST_TOKENS` tokens, and is one line without tags and control characters, whatever the front matter
+    has.
     """
     head = f"- {key_of(skill.name)}: "
     return head + _shortened(_one_line(skill.description), _MOST_BYTES - len(head.encode()))

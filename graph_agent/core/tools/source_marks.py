@@ -28,12 +28,16 @@ def declared_source(toolbox: Toolbox, name: str) -> str | frozenset[str]:
 
 
 def sinks_of(toolbox: Toolbox, name: str) -> frozenset[str]:
-    """Return the names of the arguments that decide where calls of this name go."""
+    """Return the names of the arguments that decide where a call goes (its sinks), from the tool's mark `sinks`."""
     return frozenset(map(str, toolbox.marks(name).get("sinks", ())))
 
 
 def check_marks(toolbox: Toolbox) -> None:
-    """Raise `ConfigError` for an invalid mark `source` or `sinks`, or a sink that is no argument of its tool."""
+    """Check the marks `source` and `sinks` of all tools.
+
+    Raises:
+        ConfigError: A mark is invalid, or a sink is no argument of its tool.
+    """
     schemas = {schema["function"]["name"]: schema["function"] for schema in toolbox.schemas}
     for name in toolbox.tools:
         marks = toolbox.marks(name)

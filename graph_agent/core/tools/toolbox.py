@@ -35,7 +35,7 @@ from graph_agent.models.prompts import Prompts
 
 logger = get_logger("graph_agent.tools.toolbox")
 _WITHDRAWAL_S = 10.0
-"""Seconds that delegates may take to withdraw their tasks."""
+"""Seconds in which delegates must have cancelled their waiting tasks."""
 
 
 _IN_BACKGROUND = "True to go on at once; the result follows as a notice."
@@ -90,10 +90,10 @@ class ToolSource(Protocol):
 
 
 class LiveTools:
-    """The tools given to an agent, kept current with the sources that some of them come from.
+    """The tools given to an agent, updated from the sources (such as MCP servers) that some of them come from.
 
-    Tools that a source adds later are included only if all its present tools were given; of a selection, the names stay
-    fixed and only the definitions are kept current.
+    If all present tools of a source were given, tools that it adds later are included. If only some were, their names
+    stay fixed, and only their definitions are updated.
     """
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
@@ -128,10 +128,12 @@ class LiveTools:
         await asyncio.gather(*(source.wait_for_changes() for source in self.sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
-        """Return the present tools: those without a source first, then those of each source, of a selection only its
-        names.
+        """Return the present tools: those without a source first, then those of each source.
 
-        A source's tool whose name another tool or `taken` has is left out, with a warning in the log.
+        A source's tool whose name another tool has is left out, with a warning in the log.
+
+        Args:
+            taken: Further names that tools of sources must not have.
         """
         tools = {tool.name: tool for tool in self._fixed}
         for source, chosen in zip(self.sources, self._chosen, strict=True):
@@ -245,7 +247,9 @@ class Toolbox:
         return other
 
     def replace_tools(self, replace: Callable[[BaseTool], BaseTool]) -> None:
-        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed.
+        """Run all calls with replaced tools from now on.
+
+        The schemas offered to the model stay, and sources are no longer followed.
 
         Args:
             replace: Returns the tool to run in place of the given one, with the same name; also called for tools added
@@ -293,9 +297,15 @@ class Toolbox:
         return bool(self._late) or (bool(self._live.sources) and self.outdated)
 
     async def refresh(self) -> bool:
-        """Take over changes of the sources and the current descriptions of delegates; return whether `schemas` changed.
+        """Take over changed tools of the sources and the current descriptions of delegates.
 
-        Waits a few seconds at most for announced changes. Raises `ConfigError` if a new tool cannot be offered.
+        Waits a few seconds at most.
+
+        Returns:
+            Whether `schemas` changed.
+
+        Raises:
+            ConfigError: A new tool cannot be offered.
         """
         if not self.needs_refresh:
             return False
@@ -351,8 +361,8 @@ class Toolbox:
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """Ask delegates to cancel tasks that wait for a person, because no answer will come; wait 10 s at most.
 
-        A delegate that takes longer is logged. Tasks of unknown delegates, and of those that cannot ask, are skipped.
-        Raises what a delegate raises.
+        If a delegate takes longer, this is logged. Tasks of unknown delegates, and of delegates that cannot ask a
+        person, are skipped. Exceptions of a delegate are raised.
 
         Args:
             tasks: Call id → the task.
@@ -499,7 +509,15 @@ class Toolbox:
 
 
 def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return why a call that a person wants to run is invalid, as text for the person; None if it can run."""
+    """Return why a call that a person wants to run is invalid, as text for the person; None if it can run.
+
+    Unlike `planned_fault`, unknown tools and unknown arguments are faults.
+
+    Args:
+        toolbox: The agent's tools.
+        name: Name of the call.
+        arguments: All arguments of the call.
+    """
     if name in toolbox.delegates:
         task = arguments.get("task")
         if set(arguments) == {"task"} and isinstance(task, str) and task.strip():
@@ -512,7 +530,10 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
 
 
 def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return why a planned call would fail at its arguments, as text for the model; None if it may run."""
+    """Return why a planned call would be refused because of its arguments, as text for the model; None if it may run.
+
+    None also for an unknown name, because middleware may run it.
+    """
     if name in toolbox.delegates:
         # The model's task may be of any type; the delegate gets it as text.
         return None if arguments.get("task") else edit_fault(toolbox, name, arguments)

@@ -255,6 +255,9 @@ def truncated_content(
 
     The limits apply to the text of all blocks together. A block whose text is removed completely is dropped, and blocks
     without text stay. The other arguments are those of `truncate_texts`.
+
+    Args:
+        content: Text or LangChain content blocks.
     """
     blocks = [content] if isinstance(content, str) else content
     texts = [text_of([block]) for block in blocks]
@@ -270,7 +273,7 @@ def truncated_content(
 
 
 def _with_text(block: Any, text: str | None) -> Any:
-    """Return a content block with another text; unchanged without one."""
+    """Return a content block with another text; the block itself if the text is None or empty."""
     if not text:
         return block
     return text if isinstance(block, str) else {**block, "text": text}

@@ -23,9 +23,12 @@ class BadReferenceError(CallError):
 
 
 def referenced_ids(arguments: Any) -> Iterator[str]:
-    """Yield the call ids in the references of a value's texts, in order, with repeats; dict keys are not read.
+    """Yield the call ids in the references (`${id.path}`) of all texts in plain JSON, in order, with repeats.
 
-    Raises `BadReferenceError` for a malformed reference.
+    Keys of dicts are not read.
+
+    Raises:
+        BadReferenceError: A reference is malformed.
     """
     for text in _strings(arguments):
         for found in _REFERENCE.finditer(text):
@@ -34,9 +37,9 @@ def referenced_ids(arguments: Any) -> Iterator[str]:
 
 
 def references_in(text: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield the call id and the path of each reference in a text, and whether the text is nothing else.
+    """Yield `(call id, path, is_whole)` for each reference in a text; `is_whole` if the text is only this reference.
 
-    The path is empty for the whole result. Malformed references are left out.
+    The path is empty for a reference to the whole result. Malformed references are left out.
     """
     for found in _REFERENCE.finditer(text):
         parsed = _PATH.fullmatch((found[1] or "").strip())
@@ -45,10 +48,12 @@ def references_in(text: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Return plain JSON with each reference in its texts replaced by a result; dict keys are not read.
+    """Return plain JSON with each reference in its texts replaced by the value that it leads to.
 
-    A string that consists of one reference becomes the referenced value, with its type; within a longer string a
-    reference becomes text. A path may also lead into a text that contains JSON. Each `$${` becomes `${`.
+    Keys of dicts are not read.
+
+    A string that is only one reference becomes the value with its type; within a longer string the value becomes text.
+    A path may also lead into a text that contains JSON. Each `$${` becomes `${`.
 
     Args:
         arguments: Plain JSON; not changed.
@@ -70,7 +75,7 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Return plain JSON with the references to these results replaced; other references stay for a later `resolve`.
+    """Replace only the references to some results; other references and `$${` stay for a later `resolve`.
 
     A `${` in an inserted result is escaped, so that `resolve` does not take it for a reference.
 
@@ -167,7 +172,7 @@ def _parse(reference: str) -> tuple[str, list[str | int]]:
 
 
 def _shape(value: Any) -> str:
-    """Return what a value is as a phrase for an error message, such as `a list of 3` or `an object with id, name`."""
+    """Describe a value for an error message, such as `a list of 3` or `an object with id, name`."""
     if isinstance(value, dict):
         return f"an object with {', '.join(name[:40] for name in list(value)[:20]) or 'no fields'}"
     return f"a list of {len(value)}" if isinstance(value, list) else f"the {type(value).__name__} {as_text(value)[:80]}"

@@ -27,6 +27,7 @@ _STATUS = ("continue", "done")
 _KEYS = {"status", "tools", "action", "slots", "reasoning", "answer"}
 """Fields of a plan."""
 _BEGINS_LIKE_A_PLAN = re.compile(r"""\{\s*["']?(?:status|tools|action|slots|reasoning)["']?\s*:""")
+"""Matches the begin of an object whose first key is a field of a plan."""
 _HOLDS_A_PLAN = re.compile(
     r"""(?:(?<=["'])|(?<=[{,\s]))(?:status["']?\s*:\s*["'](?:continue|done)["']|tools["']?\s*:\s*\[)"""
 )
@@ -45,10 +46,11 @@ _decoder = json.JSONDecoder(strict=False)
 
 
 def answer_of_plans(text: str) -> str | None:
-    """Return the answer in a text that begins with one or more plans; None if it does not.
+    """Return the answer in a text that begins with one or more structured plans; None if the text does not.
 
-    The answer is each plan's `answer` and the text after the plans, as paragraphs; empty if there is neither. The plans
-    may be fenced (in a Markdown code block), damaged or cut off.
+    The answer is the `answer` of each plan and the text after the plans, as paragraphs; empty if there is neither.
+    Plans in a Markdown code block, damaged plans and cut-off ones are recognized, too. None also for a plan whose
+    `answer` is no text.
 
     Args:
         text: A reply without its reasoning.
@@ -73,10 +75,10 @@ def answer_of_plans(text: str) -> str | None:
 
 
 def partial_answer(text: str) -> str | None:
-    """Return the answer that a cut-off plan without calls has begun; None if it has begun none, or may have calls.
+    """Return the begun answer of a plan that was cut off; None if it has none, or may have calls.
 
     Args:
-        text: A reply without its reasoning. Its list of calls must be closed, as the end of an open list is unknown.
+        text: A reply without its reasoning. The plan's list of calls must be complete and empty.
     """
     plan = _completed(_FENCE.sub("", text.strip()))
     if plan is None or plan.get("status") not in _STATUS or plan.get("tools") != []:
@@ -86,9 +88,9 @@ def partial_answer(text: str) -> str | None:
 
 
 def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
-    """Return the plan at the start of a text and the index after it; None if the text does not start with a plan.
+    """Return the plan at the start of a text, and the index after it; None if the text does not start with a plan.
 
-    A damaged plan that cannot be repaired is returned as an empty one that extends to the end of the text.
+    A damaged plan that cannot be repaired is returned as an empty dict that extends to the end of the text.
     """
     if not text.startswith("{"):
         return None
@@ -111,7 +113,10 @@ def _repaired_start(text: str) -> tuple[dict[str, Any], int]:
 
 
 def _completed(text: str) -> dict[str, Any] | None:
-    """Return a JSON object that is complete, or was cut off inside or after a string; None for any other text."""
+    """Parse a JSON object at the start of a text that may have been cut off inside or after a string.
+
+    None for any other text.
+    """
     whole = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", text))
     # Cut off between tokens, after a complete string, or inside one.
     for candidate in (text, text + "}", whole + '"}'):
@@ -126,8 +131,8 @@ def _completed(text: str) -> dict[str, Any] | None:
 def _is_plan(value: Any) -> bool:
     """Whether a JSON value is a plan, as opposed to an object that the user asked for.
 
-    A plan has the keys of one: calls in `tools` and a status, nothing but keys of plans, or calls with `id` or `args`;
-    without calls, only keys of plans and a status or two of them.
+    A plan has a list of calls in `tools`, and a status, no other keys than those of plans, or calls with `id` or
+    `args`. Without calls, it has only keys of plans: a status, or at least two of them.
     """
     if not isinstance(value, dict):
         return False
@@ -145,10 +150,11 @@ _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
 
 
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
-    """Return the plan in a reply: a call of `PLAN_TOOL`, calls of the tools themselves, or JSON in the text.
+    """Return the plan in a reply: from a call of `PLAN_TOOL`, from calls of the tools themselves, or from JSON in the
+    text.
 
-    Prose without a plan becomes a plan with status `done`, without calls, and with the prose as answer. A plan without
-    calls whose answer was cut off at the token limit keeps the partial answer. Reasoning up to `</think>` is ignored.
+    Prose without a plan becomes a plan with status `done`, no calls, and the prose as answer. A plan without calls
+    whose answer was cut off at the token limit keeps the partial answer. Text before `</think>` is ignored.
 
     Args:
         reply: The complete reply of the model.
@@ -186,7 +192,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
 
 
 def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
-    """Return the error for a plan that was cut off.
+    """Return (not raise) the error for a plan that was cut off.
 
     Args:
         cut: Why the reply ended early.
@@ -199,13 +205,15 @@ def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
 def _plan_of_calls(
     calls: list[tuple[str, str, dict[str, Any]]], reasoning: str, schema: type[PlanningResult]
 ) -> PlanningResult:
-    """Return a plan of calls that the model made outside of a plan; ids that are invalid or repeated are replaced.
-
-    Raises `PlanError` if the arguments of a call cannot be represented in JSON.
+    """Build a plan from calls that the model made outside of a plan. Invalid or repeated ids are replaced.
 
     Args:
         calls: Id, tool name and arguments of each call.
         reasoning: The text of the reply.
+        schema: Class of the plan.
+
+    Raises:
+        PlanError: The arguments of a call cannot be represented in JSON.
     """
     wave_calls: list[WaveCall] = []
     taken: set[str] = set()
@@ -223,9 +231,12 @@ def _plan_of_calls(
 
 
 def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
-    """Return a value as a plan; raise `PlanError`, with the first ten faults, if it does not fit the schema.
+    """Validate a value as a plan.
 
-    A call whose arguments contain a number that is not finite is marked faulty, and the plan stays valid.
+    A call whose arguments have a number that is not finite becomes faulty; the plan stays valid.
+
+    Raises:
+        PlanError: The value does not fit the schema; the text has the first ten faults.
     """
     try:
         plan = schema.model_validate(to_json_safe(value))
@@ -250,8 +261,10 @@ def _check_numbers(call: WaveCall, arguments: Any) -> None:
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:
-    """Return the last JSON object in a text that has a field of a plan; None if there is none, or if a plan is
-    broken."""
+    """Return the last JSON object in a text that has a field of a plan, repaired if it is broken.
+
+    None if there is none, or if a broken plan cannot be repaired.
+    """
     found: dict[str, Any] | None = None
     decoder = json.JSONDecoder()
     at = text.find("{")
@@ -273,8 +286,10 @@ def _plan_in(text: str) -> dict[str, Any] | None:
 
 
 def _repaired(text: str) -> dict[str, Any] | None:
-    """Return a plan from broken JSON; None for a plan that was cut off, whose last calls are unknown, or beyond
-    repair."""
+    """Repair the broken JSON of a plan.
+
+    None if it was cut off, because its last calls are unknown, or is beyond repair.
+    """
     broken = text[: max(text.rfind("}"), text.rfind("]")) + 1]
     if not broken or broken.count("[") != broken.count("]") or ends_inside_value(broken):
         return None

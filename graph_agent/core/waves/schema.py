@@ -28,7 +28,7 @@ _FAILED_NEED = "Not run: it needs {}, which failed or was not run."
 
 
 class WaveCall(BaseModel):
-    """One call of a structured plan."""
+    """One call of a structured plan, as the model writes it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -39,11 +39,11 @@ class WaveCall(BaseModel):
     _fault: str = PrivateAttr(default="")
 
     def mark_faulty(self, why: str) -> None:
-        """Give the call a fault, so that it gets an error as its result instead of running, and drop its arguments."""
+        """Record why the call cannot run, so that it gets this text as an error result, and drop its arguments."""
         self.args, self._fault = {}, why
 
     def as_call(self) -> Call:
-        """Return the call for execution, with its `fault` if it has one; `needs` are left out."""
+        """Return the call in the form that the loop runs, with its `fault` if it has one; `needs` are left out."""
         made = Call(id=self.id, name=self.tool, arguments=self.args)
         return {**made, "fault": self._fault} if self._fault else made
 
@@ -69,11 +69,11 @@ class PlanningResult(BaseModel):
 
 
 class PlanError(CallError):
-    """A plan that is invalid; the text is for the model.
+    """Raised for an invalid plan; its text is for the model.
 
     Args:
         faults: What is wrong, one fault a line.
-        fix: What the model is to send instead; appended to the faults as it is.
+        fix: What the model should send instead, appended to the faults without a separator.
     """
 
     def __init__(self, faults: str, fix: str = "") -> None:
@@ -82,15 +82,15 @@ class PlanError(CallError):
 
 
 class _Faults:
-    """The faults of a plan: the texts of the first `_MOST_FAULTS`, one a line, and the number of the others."""
+    """Collects the faults of a plan. As text: the first `_MOST_FAULTS`, one a line, and the number of the others."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._more = 0
 
     def add(self, fault: str) -> None:
+        """Add the text of a fault; beyond `_MOST_FAULTS`, only the number is counted."""
         # A model repairs a short list better, and each fault costs tokens.
-        """Add the text of a fault; beyond `_MOST_FAULTS` it is only counted."""
         if len(self._texts) < _MOST_FAULTS:
             self._texts.append(fault)
         else:
@@ -105,10 +105,10 @@ class _Faults:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The next state of each waiting call of a wave."""
+    """The waiting calls of a wave, divided by what happens to them next."""
 
     ready: list[Call]
-    """Calls whose needs all have results, with references resolved."""
+    """Calls that can run now, with references in the arguments replaced by values."""
     skipped: list[tuple[Call, str]]
     """Calls that will never run, each with the reason as text for the model."""
     waiting: list[Call]
@@ -118,16 +118,16 @@ class Selection:
 def check_wave(
     plan: PlanningResult, max_calls: int, answered: Container[str] = (), ended: Container[str] = ()
 ) -> list[Call]:
-    """Return a plan's calls for execution, each after the calls it needs, which are in its `needs`.
+    """Validate the calls of a plan, and return them in an order in which each follows the calls it needs.
 
-    A reference in the arguments adds the referenced call to the needs. An unknown tool is no fault of the wave: its
-    call gets an error as result, with the known tools. Results of earlier waves are filled in by `fill_in_earlier`.
+    Each call has in `needs` what it declared and what its references name. An unknown tool is no fault here: its call
+    gets an error result when it runs. References to earlier waves are replaced later, by `fill_in_earlier`.
 
     Args:
         plan: The model's plan.
         max_calls: Maximum calls in one wave.
-        answered: Plan ids of the calls of the input's earlier waves, which this wave may need, too.
-        ended: Plan ids of the calls of earlier inputs, which it may not need.
+        answered: Plan ids of calls of the input's earlier waves, which this wave may need.
+        ended: Plan ids of calls of earlier inputs, which it may not need.
 
     Raises:
         PlanError: There are too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed
@@ -183,15 +183,16 @@ def check_wave(
 def fill_in_earlier(
     calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]], *, keep_templates: bool = False
 ) -> list[Call]:
-    """Return the calls of a wave with results of earlier waves filled in, so that needs remain within the wave only.
+    """Replace references to results of earlier waves, and remove these needs, so that calls only need calls of their
+    own wave.
 
-    A call that needs an earlier call without a result, or has a reference that leads to nothing, gets a fault and no
-    arguments.
+    A call that needs an earlier call without a result, or whose reference leads to nothing, gets a `fault` and loses
+    its arguments.
 
     Args:
-        calls: The calls as `check_wave` returned them.
+        calls: The calls as `check_wave` returned them; not changed.
         earlier_results: Returns the results of the input's earlier waves by plan id; called only if one is needed.
-        keep_templates: Whether a changed call has its arguments with their references as `template`.
+        keep_templates: Whether a changed call keeps the arguments with their references as `template`.
     """
     ids = {plan_id_of(call) for call in calls}
     # Reading earlier results is costly in a long session.
@@ -222,7 +223,7 @@ def fill_in_earlier(
 
 
 def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collection[str]) -> Selection:
-    """Divide waiting calls into those that can run now, those that never can, and those that still wait.
+    """Divide waiting calls into those that can run now, those that never can, and those that still wait for others.
 
     A call never runs if a call that it needs failed or never runs, or if a reference leads to nothing or to a number
     that is not finite.
