@@ -147,12 +147,10 @@ def thumbs(up: int, down: int) -> str:
 
 
 def age(moment: str, now: datetime) -> str:
-    """Return the time from `moment` to `now` in its largest unit, rounded down: `40 s`, `5 min`, `3 h` or `2 d`.
+    """Return the time from `moment` (ISO 8601 with a zone) to `now` in its largest unit, rounded down: `40 s`, `5 min`,
+    `3 h`, `2 d`.
 
-    Args:
-        moment: Time in ISO 8601 with a time zone; the result is an empty text if it is empty, and `0 s` if it is in the
-            future.
-        now: The current time, with a time zone.
+    The result is an empty text if `moment` is empty, and `0 s` if it is in the future.
     """
     if not moment:
         return ""
@@ -248,11 +246,9 @@ def export_(
 
 
 def _path_from(out: Path | None, agent: Path) -> str:
-    """Return the path of an agent file for an exported test, relative to the folder of the test.
+    """Return the path of an agent file for an exported test, relative to the folder of the test's file `out`.
 
-    Args:
-        out: The file of the test. If it is None or `-`, the test goes to standard output, and the path is absolute.
-        agent: Path of the agent file.
+    The path is absolute if `out` is None or `-`, because the test then goes to standard output.
     """
     if out is None or out == _STANDARD:
         return str(agent.resolve())
@@ -260,17 +256,11 @@ def _path_from(out: Path | None, agent: Path) -> str:
 
 
 async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
-    """Return the recording of a session as a Python test, or as a YAML case of `graph-agent eval`.
+    """Return the recording of a session as a Python test or, with `as_case`, as a YAML case of `graph-agent eval`.
 
-    Args:
-        address: URL of the database.
-        session: Id of the session.
-        number: The only input to export, from 1, or negative counted from the newest; None for all.
-        agent: Path of the agent file that the test builds; None for an agent of stub tools.
-        as_case: Return a case in place of a test.
-
-    Raises:
-        InputError: There is no such session or input.
+    `number` is the only input to export, from 1, or negative counted from the newest; None for all. `agent` is the path
+    of the agent file that the test builds; None for an agent of stub tools. Raises `InputError` if there is no such
+    session or input.
     """
     from graph_agent.devtools.testing.export import to_case, to_test
     from graph_agent.devtools.testing.recording import read_recording
@@ -538,17 +528,11 @@ def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db:
 async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:
     """Store a message for a session, whose run reads it in whatever process it is.
 
-    Neither the model nor a server of the agent is opened.
+    The agent's model and servers are not opened.
 
-    Args:
-        spec: The agent file.
-        db: URL of another database than the file's; None for the file's.
-        session_id: Id of the session; None for the only one that is running.
-        kind: `steer` for a message before the next step, `follow_up` for an input after the current answer.
-        text: The message.
-
-    Returns:
-        A line that confirms it, e.g. `Queued for session s1, before its next step: Hurry`.
+    Returns a line that confirms it, e.g. `Queued for session s1, before its next step: Hurry`. `db` None is the
+    database of the agent file, `session_id` None the only session that is running. `kind` is `steer` for a message
+    before the next step, or `follow_up` for an input after the current answer.
 
     Raises:
         ConfigError: The database does not exist, cannot be opened, or is `memory:`.
@@ -586,12 +570,7 @@ async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) 
 
     A running session is sent a request to abort, whose effect is not waited for. If the newest input is unfinished but
     no process runs it (it waits for an answer, or its process crashed), the agent is opened here and settles the open
-    calls.
-
-    Args:
-        spec: The agent file.
-        db: URL of another database than the file's; None for the file's.
-        session_id: Id of the session; None for the only one that is running.
+    calls. `db` None is the database of the agent file, `session_id` None the only session that is running.
 
     Raises:
         InputError: No session is named, and not exactly one is running.

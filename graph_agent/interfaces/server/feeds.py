@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.core.state.events import StoredEvent
-from graph_agent.session.history import EventReader
+from graph_agent.session.history import EventReader, without_times
 
 LOOK_S = 2.0
 """Seconds between two reads of the database for changes by other processes.
@@ -257,6 +257,83 @@ class Feeds:
         finally:
             if feed.ended is None:
                 feed.end("server_stopping")
+
+
+def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
+    """Return whether an event is sent to a client that asked for these types of events.
+
+    Without any type, every event is selected but recorded model requests: they have the system prompt, which most
+    clients must not receive by accident.
+    """
+    return event["type"] in types if types else event["type"] != "model_request"
+
+
+def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
+    """Return an event as a client may see it.
+
+    Recorded model requests in the history of a delegate are left out, unless their type is requested.
+
+    Args:
+        event: The event.
+        types: The requested types; empty for all.
+        caller: Prefix of the caller's threads, which is removed from ids; empty on a server without keys.
+    """
+    if caller and "background" in event:
+        event = {**event, "background": event["background"].removeprefix(caller)}
+    if "history" not in event or "model_request" in types:
+        return event
+    # Delegates record requests, too, with their own system prompts.
+    kept = [visible_event(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
+    return {**event, "history": kept}
+
+
+class EventOrder:
+    """Selects the events to send to a follower, so that it receives each once, with its index in the history.
+
+    Some events are sent before they are stored (early). They are sent again only if they are stored with other values.
+
+    Args:
+        after: Index of the newest event that the follower has.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        """Index of the newest stored event that was sent."""
+        self._early: list[StoredEvent] = []
+        """The events after `after` that were sent before they were stored."""
+
+    @property
+    def next_index(self) -> int:
+        """Index of the first event that was sent neither as stored nor as early."""
+        return self.after + 1 + len(self._early)
+
+    def early(self, seq: int, events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return the events of a running superstep that were not sent yet, each with its index, and record them as
+        sent.
+
+        Args:
+            seq: Index of the first of `events` in the history.
+            events: The first events of the superstep.
+        """
+        first = self.next_index
+        new = [(index, event) for index, event in enumerate(events, seq) if index >= first]
+        self._early += [event for _, event in new]
+        return new
+
+    def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return the stored events that must be sent, each with its index: those that were not sent early, or with
+        other values.
+
+        Args:
+            events: The stored events that follow those of the last call.
+        """
+        new = []
+        for event in events:
+            self.after += 1
+            known = self._early.pop(0) if self._early else None
+            if known is None or without_times(known) != without_times(event):
+                new.append((self.after, event))
+        return new
 
 
 def call_end(event: Mapping[str, Any]) -> LivePart:

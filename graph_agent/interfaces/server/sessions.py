@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -29,7 +29,15 @@ from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, VISIBLE, clean_body
-from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end
+from graph_agent.interfaces.server.feeds import (
+    EARLY,
+    RESULTS,
+    EventOrder,
+    LivePart,
+    call_end,
+    is_selected,
+    visible_event,
+)
 from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
@@ -37,7 +45,7 @@ from graph_agent.interfaces.server.session_filter import SessionFilter, session_
 from graph_agent.interfaces.server.sse import comment, frame
 from graph_agent.session.activity import running_check
 from graph_agent.session.control import SessionControl
-from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
+from graph_agent.session.history import EventReader, list_threads, summarize_session
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.open_input import is_begun, is_feedback
 from graph_agent.session.results import open_interrupts, run_result
@@ -49,83 +57,6 @@ _ERRORS = models.control_errors({404: "No such session", 409: "The session's sta
 SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
 router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
-
-
-def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
-    """Return whether an event is sent to a client that asked for these types of events.
-
-    Without any type, every event is selected but recorded model requests: they have the system prompt, which most
-    clients must not receive by accident.
-    """
-    return event["type"] in types if types else event["type"] != "model_request"
-
-
-def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
-    """Return an event as a client may see it.
-
-    Recorded model requests in the history of a delegate are left out, unless their type is requested.
-
-    Args:
-        event: The event.
-        types: The requested types; empty for all.
-        caller: Prefix of the caller's threads, which is removed from ids; empty on a server without keys.
-    """
-    if caller and "background" in event:
-        event = {**event, "background": event["background"].removeprefix(caller)}
-    if "history" not in event or "model_request" in types:
-        return event
-    # Delegates record requests, too, with their own system prompts.
-    kept = [visible_event(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
-    return {**event, "history": kept}
-
-
-class EventOrder:
-    """Selects the events to send to a follower, so that it receives each once, with its index in the history.
-
-    Some events are sent before they are stored (early). They are sent again only if they are stored with other values.
-
-    Args:
-        after: Index of the newest event that the follower has.
-    """
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-        """Index of the newest stored event that was sent."""
-        self._early: list[StoredEvent] = []
-        """The events after `after` that were sent before they were stored."""
-
-    @property
-    def next_index(self) -> int:
-        """Index of the first event that was sent neither as stored nor as early."""
-        return self.after + 1 + len(self._early)
-
-    def early(self, seq: int, events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return the events of a running superstep that were not sent yet, each with its index, and record them as
-        sent.
-
-        Args:
-            seq: Index of the first of `events` in the history.
-            events: The first events of the superstep.
-        """
-        first = self.next_index
-        new = [(index, event) for index, event in enumerate(events, seq) if index >= first]
-        self._early += [event for _, event in new]
-        return new
-
-    def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return the stored events that must be sent, each with its index: those that were not sent early, or with
-        other values.
-
-        Args:
-            events: The stored events that follow those of the last call.
-        """
-        new = []
-        for event in events:
-            self.after += 1
-            known = self._early.pop(0) if self._early else None
-            if known is None or without_times(known) != without_times(event):
-                new.append((self.after, event))
-        return new
 
 
 class Sessions:
