@@ -90,14 +90,17 @@ class Attack:
         name: Its name, for the summary.
         url: The database.
         folder: Where the effects are kept.
+        overlap: Fields of `LoopConfig` of the workers' agent, by which its plans overlap their execution; None for the
+            usual agent.
     """
 
-    def __init__(self, name: str, url: str, folder: Path) -> None:
+    def __init__(self, name: str, url: str, folder: Path, overlap: dict[str, Any] | None = None) -> None:
         self.random = random.Random(f"{SEED} {name}")
         self.record = Record()
         self.figures: Counter[str] = Counter()
         self._name = name
         self._url = url
+        self._overlap = {} if overlap is None else {"TEST_ATTACK_OVERLAP": json.dumps(overlap)}
         self._effects = folder / "effects"
         self._errors = folder / "errors"
         self._numbers = itertools.count(1)
@@ -120,7 +123,7 @@ class Attack:
         Args:
             clock_s: What its wall clock is ahead; negative where it is behind.
         """
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TEST_ATTACK_CLOCK_S": str(clock_s)}
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TEST_ATTACK_CLOCK_S": str(clock_s), **self._overlap}
         with self._errors.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.attack.worker", self._url, str(self._effects)),

@@ -63,7 +63,7 @@ def calls_of(text: str) -> list[str]:
     kind = text.partition(" ")[0]
     if kind == "wave":
         return [f"{text}/{number}" for number in range(_WAVE)]
-    return [text] if kind in ("pay", "ask") else []
+    return [text] if kind in ("pay", "ask", "look") else []
 
 
 def call_id(text: str) -> str:

@@ -1,13 +1,15 @@
 """A process that takes turns of sessions: `python -m tests.attack.worker DATABASE EFFECTS`.
 
 Orders are JSON lines on standard input: `{"id", "do", "session", "text"}`. `do` is `run`, `resume`, `kill_at` (SIGKILL
-itself at a point of the next turn: `text` is the number of the boundary and the seconds after it) or `pages` (limit the
-SQLite database to `text` pages). Orders run concurrently. Each writes a JSON line to standard output when it ends: its
+itself at a point of the next turn: `text` is the number of the boundary and the seconds after it), `kill_in` (SIGKILL
+itself in the phase `text` of a plan; see `tests.attack.overlap_model`) or `pages` (limit the SQLite database to `text`
+pages). Orders run concurrently. Each writes a JSON line to standard output when it ends: its
 `id`, and `answer`, `waits` (for a person), `done` or `error`. `TEST_ATTACK_CLOCK_S` shifts the process's wall
 clock by some seconds.
 
 For the text `pay …` the model calls a tool that takes effect, for `ask …` one that first asks a person, for `wave …`
-three at once, else none.
+three at once, else none. With fields of `LoopConfig` as JSON in `TEST_ATTACK_OVERLAP`, it also calls, for `look …`,
+two tools that read and one that takes effect.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from graph_agent.base import sqlite_connection
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints import postgres_fence
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
+from tests.attack.overlap_model import OverlapModel, Phases
 from tests.support.agents import asks
 
 FOREIGN = "langgraph:"
@@ -46,9 +49,10 @@ _BUSY_S = 4
 
 
 class Kill:
-    """Ends the process at a boundary: before and after each write of the saver, and around each effect."""
+    """Ends the process at a boundary, before or after each write of the saver or around each effect, or in a phase."""
 
     def __init__(self) -> None:
+        self.phases = Phases()
         self._left = -1
         self._after_s = 0.0
 
@@ -68,7 +72,9 @@ class Kill:
         def watched(write: Any) -> Any:
             async def reaching(*args: Any, **kwargs: Any) -> Any:
                 self.reach()
+                self.phases.write("before the plan is stored")
                 stored = await write(*args, **kwargs)
+                self.phases.write("the plan is stored")
                 self.reach()
                 return stored
 
@@ -97,6 +103,7 @@ def tools(effects: Effects, kill: Kill) -> list[BaseTool]:
 
     async def take_effect(text: str, config: RunnableConfig) -> str:
         kill.reach()
+        kill.phases.enter("the writing call begins")
         await asyncio.sleep(random.random() * 0.1)
         effects.append(config["configurable"]["thread_id"], text)
         kill.reach()
@@ -124,10 +131,11 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
 
     def graph(saver: Any) -> Any:
         kill.watch(saver)
-        config = LoopConfig(finalize="direct", model_retries=0)
-        return create_graph_agent(
-            TurnsModel(responses=[]), tools=tools(effects, kill), checkpointer=saver, config=config
-        )
+        settings = json.loads(os.environ.get("TEST_ATTACK_OVERLAP", "{}"))
+        config = LoopConfig(finalize="direct", model_retries=0, **settings)
+        model = OverlapModel(kill.phases, settings.get("candidates", 1)) if settings else TurnsModel(responses=[])
+        offered = [*tools(effects, kill), *([kill.phases.look()] if settings else [])]
+        return create_graph_agent(model, tools=offered, checkpointer=saver, config=config)
 
     if url.startswith(FOREIGN):
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -151,6 +159,9 @@ async def _carry_out(graph: Any, kill: Kill, order: dict[str, Any]) -> dict[str,
     if order["do"] == "kill_at":
         boundary, after_s = order["text"].split()
         kill.set(int(boundary), float(after_s))
+        return {"done": True}
+    if order["do"] == "kill_in":
+        kill.phases.choose(order["text"])
         return {"done": True}
     if order["do"] == "pages":
         saver = graph.checkpointer

@@ -1,0 +1,156 @@
+"""The model of a worker whose plans overlap their execution, and the phases in which the process can end itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.tools import BaseTool, tool
+from pydantic import PrivateAttr
+
+from graph_agent import ScriptedChatModel
+from graph_agent.marks import marked
+from tests.attack.oracle import answer_to, call_id, calls_of
+from tests.support.agents import asks
+
+LOOKS = 2
+"""Reading calls of a plan; the call that writes comes after them."""
+STREAMED = (
+    "an early call runs",
+    "the early calls have ended",
+    "the plan is whole",
+    "before the plan is stored",
+    "the plan is stored",
+    "the writing call begins",
+)
+"""Phases of a plan whose calls begin while it is streamed, in their order."""
+CANDIDATES = (
+    "one candidate has replied",
+    "the late candidate is cancelled",
+    "before the plan is stored",
+    "the plan is stored",
+    "the writing call begins",
+)
+"""Phases of a plan that is chosen of three candidates, in their order."""
+_WITHIN_S = 30
+
+
+class Phases:
+    """The phases of the plans of a process; it ends with SIGKILL in a chosen one."""
+
+    def __init__(self) -> None:
+        self._wanted = ""
+        self._plans_are_whole = False
+        self._ended: Counter[str] = Counter()
+        self._changed = asyncio.Condition()
+
+    def choose(self, phase: str) -> None:
+        """Choose the phase."""
+        self._wanted = phase
+
+    def enter(self, phase: str) -> None:
+        """Enter a phase."""
+        self._plans_are_whole |= phase in ("the plan is whole", "the late candidate is cancelled")
+        if phase == self._wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(self, phase: str) -> None:
+        """Enter a phase of a write to the database, which counts if a plan is whole."""
+        if self._plans_are_whole:
+            self.enter(phase)
+
+    async def end_look(self, text: str) -> None:
+        """Count the end of a reading call."""
+        async with self._changed:
+            self._ended[text.partition("/")[0]] += 1
+            self._changed.notify_all()
+
+    async def looks_ended(self, text: str) -> None:
+        """Return when the reading calls of a plan have ended."""
+        async with asyncio.timeout(_WITHIN_S), self._changed:
+            await self._changed.wait_for(lambda: self._ended[text] >= LOOKS)
+
+    def look(self) -> BaseTool:
+        """Return the tool that reads."""
+
+        @tool
+        async def look(text: str) -> str:
+            """Look."""
+            self.enter("an early call runs")
+            await asyncio.sleep(0)
+            await self.end_look(text)
+            return f"found {text}"
+
+        return marked(look, effect="read")
+
+
+class OverlapModel(ScriptedChatModel):
+    """Plans reading calls and one that writes for the newest text of the user, once, and then answers it."""
+
+    _phases: Phases = PrivateAttr()
+    _candidates: int = PrivateAttr()
+    _requests: Counter[str] = PrivateAttr(default_factory=Counter)
+    """Text and step of an input → its requests."""
+
+    def __init__(self, phases: Phases, candidates: int) -> None:
+        super().__init__([], streaming=True)
+        self._phases, self._candidates = phases, candidates
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        text, is_planned = _newest(messages)
+        looks = [(f"look-{at}-{call_id(text)}", "look", {"text": f"{text}/{at}"}) for at in range(LOOKS)]
+        writes = [(call_id(call), "charge", {"text": call}) for call in calls_of(text)]
+        reply = answer_to(text) if is_planned or not writes else asks(*looks, *writes)
+        return ScriptedChatModel([reply])._reply(messages, stop, kwargs)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        chunks = [chunk async for chunk in super()._astream(messages, stop, run_manager, **kwargs)]
+        text, is_planned = _newest(messages)
+        is_plan = bool(calls_of(text)) and not is_planned
+        if self._candidates > 1:
+            await self._wait_as_candidate(f"{text} {is_planned}")
+        for chunk in chunks:
+            if is_plan and self._candidates == 1 and _begins_write(chunk):
+                await self._phases.looks_ended(text)
+                self._phases.enter("the early calls have ended")
+            yield chunk
+        if is_plan and self._candidates == 1:
+            self._phases.enter("the plan is whole")
+
+    async def _wait_as_candidate(self, step: str) -> None:
+        """Wait until a candidate may reply: the first at once, the second after it, the last never."""
+        place = self._requests[step] % self._candidates
+        self._requests[step] += 1
+        if place == 1:
+            # The first one's reply is read meanwhile.
+            await asyncio.sleep(0.05)
+            self._phases.enter("one candidate has replied")
+        if place == self._candidates - 1:
+            try:
+                await asyncio.sleep(_WITHIN_S)
+            except asyncio.CancelledError:
+                self._phases.enter("the late candidate is cancelled")
+                raise
+
+
+def _newest(messages: list[BaseMessage]) -> tuple[str, bool]:
+    """Return the newest text of the user, and whether a call has a result after it."""
+    at = max(index for index, message in enumerate(messages) if message.type == "human")
+    return messages[at].text, any(message.type == "tool" for message in messages[at:])
+
+
+def _begins_write(chunk: ChatGenerationChunk) -> bool:
+    return any(piece.get("name") == "charge" for piece in getattr(chunk.message, "tool_call_chunks", ()))
