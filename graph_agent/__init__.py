@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graph_agent.base.settings.candidates import Candidate, CandidatePlan, PlanJudge
     from graph_agent.base.settings.config import AgentContext, LoopConfig
     from graph_agent.base.settings.context_fields import ContextFields
+    from graph_agent.base.settings.speculation import SpeculationBudget
     from graph_agent.base.types import SessionStatus
     from graph_agent.core.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
@@ -44,6 +45,7 @@ __all__ = [
     "Session",
     "SessionMemory",
     "SessionStatus",
+    "SpeculationBudget",
     "build_graph",
     "create_graph_agent",
     "idempotency_key",
@@ -65,6 +67,7 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.base.settings.candidates": "Candidate CandidatePlan PlanJudge",
         "graph_agent.base.settings.config": "AgentContext LoopConfig",
         "graph_agent.base.settings.context_fields": "ContextFields",
+        "graph_agent.base.settings.speculation": "SpeculationBudget",
         "graph_agent.base.types": "SessionStatus",
     },
 )

@@ -54,7 +54,7 @@ from graph_agent.core.runs.notes import NOTE_EVENTS, listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, collect_writes
 from graph_agent.core.state.events import event
-from graph_agent.core.state.schema import LoopOutcome, PlanState, report_model_calls
+from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.core.waves.schema import Selection, fill_in_earlier, select
 from graph_agent.models.finish import cut_off
@@ -321,7 +321,7 @@ async def _ask(update: PlanUpdate) -> None:
     update.events.append(planned.event(update.loop["step"]))
     if (versions := update.deps.versions).digest != update.loop.get("versions"):
         update.events[-1]["versions"], update.loop["versions"] = versions.as_json, versions.digest
-    report_model_calls(update.loop, update.events[-1])
+    update.run.report(update.loop, update.events[-1])
     update.newest_reply = planned.message
     update.loop["last_wave"] = planned.last
     # A hook has ended the loop with this reply.

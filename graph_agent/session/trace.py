@@ -17,6 +17,7 @@ from graph_agent.base._internal.text import printable, text_of
 from graph_agent.base.origins import ArgumentOrigin
 from graph_agent.base.types import needed_ids
 from graph_agent.core.state.events import NOT_RUN, ModelCallRecord
+from graph_agent.session.early_work import NO_EARLY_WORK, EarlyWork, early_work_of
 
 E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
@@ -84,7 +85,9 @@ class Span:
     queued_s: float = 0.0
     """Seconds that a call waited for a slot, or an input for its session, before `start`."""
     early_s: float = 0.0
-    """Seconds that a call had run before `start`, because it began while its plan was streamed."""
+    """Seconds that a call had run before `start`, because it began before its plan was whole."""
+    early: EarlyWork = NO_EARLY_WORK
+    """What began before a plan of the input asked for it; empty for other kinds."""
     waited_s: float = 0.0
     """Seconds that a call waited for a person's answer to its own question."""
     origins: Mapping[str, ArgumentOrigin] = field(default_factory=dict[str, ArgumentOrigin])
@@ -133,6 +136,8 @@ class Span:
         ):
             if value := getattr(self, name):
                 found[name] = value
+        if self.early.started:
+            found["early"] = self.early.as_json()
         found["seq"] = self.seq
         for name in ("input_tokens", "output_tokens"):
             if value := getattr(self, name):
@@ -163,7 +168,7 @@ def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
     for own in inputs_of(events):
         if collected is not None:
             spans.append(collected.span(ended=_at(own[0])))
-        collected = _Input(own[0])
+        collected = _Input(own[0], early_work_of(own))
         for seq, entry in enumerate(own, first):
             collected.add(entry, entry.get("seq", seq))
         first += len(own)
@@ -187,6 +192,7 @@ class _Input:
     """Collects the spans of one input from its events."""
 
     first: Mapping[str, Any]
+    early: EarlyWork
     name: str = ""
     status: str = "RUNNING"
     ended: datetime | None = None
@@ -316,6 +322,7 @@ class _Input:
                 status=self.status,
                 seq=self.last_seq,
                 queued_s=self.first.get("queued_s", 0.0),
+                early=self.early,
                 children=tuple(self.spans),
                 notes=tuple(self.notes),
             )

@@ -1,4 +1,4 @@
-"""The page of `LoopConfig`, `Price` and the further fields of `AgentContext`."""
+"""The page of `LoopConfig`, `Price`, `SpeculationBudget` and the further fields of `AgentContext`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from graph_agent.base.settings.config import AgentContext, LoopConfig, Price, Unit
+from graph_agent.base.settings.speculation import SpeculationBudget
 from scripts.reference.markdown import code, default_of, document, table, type_of
 
+_SECTIONS = {"Price": "[`Price`](#price)", "SpeculationBudget": "[`SpeculationBudget`](#speculationbudget)"}
 _HEADER = ("Field", "Type", "Unit", "Default", "Description")
 
 
@@ -26,6 +28,9 @@ def page() -> str:
         "## Price",
         "A value of `prices`, in any one currency per million tokens.",
         table(_HEADER, _rows(Price, list(Price.model_fields))),
+        "## SpeculationBudget",
+        "The value of `speculation_budget`, an object of `graph_agent.SpeculationBudget`; a mapping in an agent file.",
+        table(_HEADER, _rows(SpeculationBudget, list(SpeculationBudget.model_fields))),
         "## Context of a run",
         "`context=` of a run, or of `graph.ainvoke`, is an `AgentContext` or a dict. It has every field of "
         "`LoopConfig`, which replaces the agent's value if set, and these:",
@@ -42,7 +47,7 @@ def _rows(model: type[BaseModel], names: list[str]) -> Iterator[tuple[str, ...]]
 
 
 def _type(schema: dict[str, Any]) -> str:
-    return re.sub(r"\bnull\b", "`None`", type_of(schema, {"Price": "[`Price`](#price)"}))
+    return re.sub(r"\bnull\b", "`None`", type_of(schema, _SECTIONS))
 
 
 def _default(value: Any) -> str:

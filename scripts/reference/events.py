@@ -12,6 +12,7 @@ from scripts.reference.source import loaded
 
 _MODULE = "graph_agent.core.state.events"
 _REQUESTS = "graph_agent.core.approvals.requests"
+_PARTS = "graph_agent.core.state.plan_parts"
 _COMMON = "_Event"
 _HEADER = ("Field", "Type", "Description")
 
@@ -19,7 +20,7 @@ _HEADER = ("Field", "Type", "Description")
 def page() -> str:
     """Return the page."""
     modules = loaded().modules_collection
-    module, requests = modules[_MODULE], modules[_REQUESTS]
+    module, requests, parts = modules[_MODULE], modules[_REQUESTS], modules[_PARTS]
     union = str(module["Event"].value)
     names = [name.strip() for name in union.strip("()").split("|")]
     return document(
@@ -36,6 +37,11 @@ def page() -> str:
         "### PlannedCall",
         docstring(module["PlannedCall"]),
         table(_HEADER, _fields(module["PlannedCall"])),
+        "### SpeculationSource",
+        f"{_type(str(parts['SpeculationSource'].value))}. {docstring(parts['SpeculationSource'])}",
+        "### SpeculationCounts",
+        docstring(parts["SpeculationCounts"]),
+        table(_HEADER, _fields(parts["SpeculationCounts"])),
         "### HeldCall",
         docstring(requests["HeldCall"]),
         table(_HEADER, _fields(requests["HeldCall"])),

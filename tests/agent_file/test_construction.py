@@ -457,6 +457,7 @@ def test_the_facade() -> None:
             "Session",
             "SessionMemory",
             "SessionStatus",
+            "SpeculationBudget",
             "build_graph",
             "create_graph_agent",
             "idempotency_key",

@@ -39,6 +39,17 @@ class Observer(Protocol):
         """Receive a `TimedRequest` that has ended."""
         ...
 
+    def speculation(self, source: str, outcome: str, seconds: float, cost: float) -> None:
+        """Receive the outcome of a call or request that began before a plan asked for it: `used` or `dropped`.
+
+        Args:
+            source: A `SpeculationSource`.
+            outcome: What became of it.
+            seconds: Seconds that it has run.
+            cost: Its cost; 0.0 if it is unknown.
+        """
+        ...
+
     def begin_call(self, call: Any) -> Any:
         """Begin a tool call or delegation in this task; return an object for `leave_call` and `end_call`."""
         ...

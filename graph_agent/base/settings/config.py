@@ -27,6 +27,7 @@ from graph_agent.base._internal.validation_text import CheckedModel, describe_fi
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.settings.approval_rule import ApprovalRule, signature_fault
 from graph_agent.base.settings.candidates import Candidates, Choose, NumberOfCandidates, PlanChooser
+from graph_agent.base.settings.speculation import SpeculationBudget
 from graph_agent.base.types import Call
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
@@ -121,6 +122,9 @@ class LoopConfig(CheckedModel):
     dispatch: Dispatch = "whole"
     """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
     each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
+    # Constructed without validation, which would compile the class at each start.
+    speculation_budget: SpeculationBudget = SpeculationBudget.model_construct()
+    """What one input may spend on calls that begin early and on predicted plans, as far as no plan uses them."""
     candidates: Annotated[Candidates, Unit("requests")] = 1
     """Requests for each plan that are sent at once: their number, or a list of `Candidate`, each with a model, a prompt
     or a temperature of its own. One of the plans is taken, and all are in its event. A run's context can only set a
@@ -277,8 +281,10 @@ class LoopConfig(CheckedModel):
 
     @model_validator(mode="after")
     def _prices_for_a_cost(self) -> Self:
-        if self.max_cost is not None and not self.prices:
-            raise ValueError("max_cost needs prices, e.g. prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}")
+        limits = {"max_cost": self.max_cost, "speculation_budget.cost": self.speculation_budget.cost}
+        if not self.prices and (limited := [name for name, limit in limits.items() if limit is not None]):
+            example = "prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}"
+            raise ValueError(f"{limited[0]} needs prices, e.g. {example}")
         return self
 
     @model_validator(mode="after")
@@ -388,6 +394,7 @@ class AgentContext(CheckedModel):
     tool_calling: ToolCalling | None = None
     structured_output: StructuredOutput | None = None
     dispatch: Dispatch | None = None
+    speculation_budget: SpeculationBudget | None = None
     candidates: NumberOfCandidates | None = None
     choose: Choose | None = None
     finalize: Finalize | None = None

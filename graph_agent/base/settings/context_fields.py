@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Texts,
         ToolCalling,
     )
+    from graph_agent.base.settings.speculation import SpeculationBudget
 
 
 class ContextFields(TypedDict, total=False):
@@ -45,6 +46,7 @@ class ContextFields(TypedDict, total=False):
     tool_calling: ToolCalling | None
     structured_output: StructuredOutput | None
     dispatch: Dispatch | None
+    speculation_budget: SpeculationBudget | None
     candidates: int | None
     choose: Choose | None
     finalize: Finalize | None

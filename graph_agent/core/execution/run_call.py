@@ -334,7 +334,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     # In a thread, because a schema of others may take long to check.
     if (check := toolbox.schema_checks.get(tool.name)) and (text := await asyncio.to_thread(check, call["arguments"])):
         return CallResult(text, "invalid")
-    early = early_calls_of(task.run).take(call) if task.settings.dispatch == "streamed" else None
+    early = early_calls_of(task.run).take(call) if task.run.speculation is not None else None
     while True:
         given = ReturnValue()
         try:
@@ -345,7 +345,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
                 work = run() if early is None else early.output(given, run, task.runtime.stream_writer)
                 returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
             output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
-            if early is not None and early.lead_s:
+            if early is not None and early.lead_s is not None:
                 output = replace(output, stored={**output.stored, "early_s": round(early.lead_s, 6)})
             handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
             return replace(output, status="invalid") if handled else output

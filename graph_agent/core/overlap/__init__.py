@@ -1,15 +1,23 @@
-"""Starts calls that only read before the plan that makes them is whole: `dispatch="streamed"`.
+"""Starts work before a plan of the model asks for it: calls that only read, while their plan is streamed.
 
-A planning reply is read while it streams. A call whose JSON is complete, that needs no other call, and whose tool only
-reads runs at once; its result waits in memory. When the whole plan has passed all checks, a call with the same tool and
-arguments takes that result instead of running; all other results are dropped and counted. The history and the results
-are those of a session without it.
+With `dispatch="streamed"`, a planning reply is read while it streams. A call whose JSON is complete, that needs no
+other call, and whose tool only reads runs at once; its result waits in memory. When the whole plan has passed all
+checks, a call with the same tool and arguments takes that result instead of running; all other results are dropped and
+counted. The history and the results are those of a session without it.
+
+Parts of this room:
+
+- `rules.py`: the table of reasons for which a call waits for its plan
+- `speculation.py`: the account of one input, which keeps to the budget and reports to events and metrics
+- `early_calls.py`: the calls that run, and their results
+- `streamed_calls.py`, `streamed_objects.py`: the reply as it streams
 
 Parts in other files:
 
 - `core/planning/ask.py`: `_send`, which reads the reply of a planning request
 - `core/execution/run_call.py`: `run_tool`, which takes an early result
+- `core/planning/answer.py`: `update`, which ends the speculation of the input; `Run.release` does so, too
 - `models/chunk_listener.py`: how the chunks of a reply arrive here
-- `base/settings/config.py`: the field `dispatch`
-- `core/state/events.py`: `early` of the `plan` event, `early_s` of a `tool_result`
+- `base/settings/`: the fields `dispatch` and `speculation_budget`
+- `core/state/events.py`: `early` of events, `early_s` of a `tool_result`; `session/early_work.py` sums them
 """

@@ -1,4 +1,4 @@
-"""Runs calls before their plan is whole, and holds their results until a call of the plan takes them."""
+"""Runs calls before a plan asks for them, and holds their results until a call of a plan takes them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.base._compat.detached import detached
-from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.calls import current_call
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
+from graph_agent.core.overlap.rules import Proposal, reason_to_wait
+from graph_agent.core.overlap.speculation import Speculation
 from graph_agent.core.overlap.streamed_calls import StreamedCalls
 from graph_agent.core.runs.run import Run
-from graph_agent.core.state.plan_parts import EarlyCallCounts
+from graph_agent.core.state.plan_parts import SpeculationSource
 from graph_agent.core.tools.invoke import ReturnValue, recorded_return_value
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.chunk_listener import chunk_listener
-
-logger = get_logger("graph_agent.overlap")
 
 
 class HasCalls(Protocol):
@@ -41,21 +39,53 @@ P = TypeVar("P", bound=HasCalls)
 
 def early_calls_of(run: Run) -> EarlyCalls:
     """Return the early calls of a run, which are made at the first request for them."""
-    return run.shared("early tool calls", lambda: EarlyCalls(run))
+    return run.shared("early tool calls", lambda: EarlyCalls(run.identity.session_id))
 
 
 class EarlyCalls:
-    """The calls of one run that have begun before their plan was whole.
+    """The calls of one run that have begun before a plan asked for them, and that no call has taken.
 
     Args:
-        run: The run; what is left at its end is cancelled.
+        session_id: The session of the run; empty without one.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._session_id = run.identity.session_id
-        self._run_task = run.stop.task
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
         self._held: dict[str, list[EarlyCall]] = {}
-        """Tool and arguments → the early calls of them that no call has taken."""
+        """Tool and arguments → the early calls of them."""
+        self._slots: asyncio.Semaphore | None = None
+
+    def start(
+        self,
+        call: Call,
+        toolbox: Toolbox,
+        config: RunnableConfig,
+        settings: LoopConfig,
+        speculation: Speculation,
+        *,
+        source: SpeculationSource,
+        withheld: Container[str] = (),
+    ) -> EarlyCall | None:
+        """Begin a call, unless it must wait for a plan that asks for it or the budget has no room.
+
+        Args:
+            call: The call.
+            toolbox: The agent's tools.
+            config: The config of a task of the run.
+            settings: The configuration of the run.
+            speculation: Counts the call; its end cancels it.
+            source: What proposes the call.
+            withheld: Names of tools that may not run now.
+
+        Returns:
+            The early call, whose result the next call of the same tool and arguments takes; None if it has not begun.
+        """
+        if reason_to_wait(Proposal(call, toolbox, settings, withheld)) is not None or not speculation.has_room():
+            return None
+        self._slots = self._slots or asyncio.Semaphore(settings.max_parallel_calls)
+        early = EarlyCall(call, toolbox, config, self._slots, self._session_id, speculation, source)
+        self._held.setdefault(_key(call), []).append(early)
+        return early
 
     async def during(
         self,
@@ -63,98 +93,85 @@ class EarlyCalls:
         toolbox: Toolbox,
         config: RunnableConfig,
         settings: LoopConfig,
+        speculation: Speculation,
         *,
         withheld: Container[str],
         is_structured: bool,
-    ) -> tuple[P, EarlyCallCounts]:
+    ) -> P:
         """Await a planning request, and start the calls of its reply that only read as soon as each is complete.
+
+        Early calls that the plan does not have are dropped; after a failure of the request, all are.
 
         Args:
             request: The request, with its repairs; returns the plan.
             toolbox: The agent's tools.
             config: The config of the task that plans.
             settings: The configuration of the run.
+            speculation: Counts the early calls.
             withheld: Names of tools that may not run now.
             is_structured: Whether the reply is a structured plan.
 
-        Returns:
-            The plan, and the numbers of early calls. Those that the plan does not have are cancelled.
-
         Raises:
-            BaseException: What the request raises; no early call is left then.
+            BaseException: What the request raises.
         """
-        self.drop()
-        slots, started = asyncio.Semaphore(settings.max_parallel_calls), 0
+        started = 0
 
         def start(call: Call) -> None:
             nonlocal started
-            if call["name"] not in withheld and may_begin_early(call, toolbox, settings) and started < most:
-                started += 1
-                self._held.setdefault(_key(call), []).append(EarlyCall(call, toolbox, config, slots, self._session_id))
+            if started < settings.max_calls_per_wave:
+                early = self.start(call, toolbox, config, settings, speculation, source="streamed", withheld=withheld)
+                started += early is not None
 
-        most = settings.max_calls_per_wave
         token = chunk_listener.set(StreamedCalls(start, is_structured=is_structured))
         try:
             plan = await request
         except BaseException:
-            self.drop()
+            self.keep(())
             raise
         finally:
             chunk_listener.reset(token)
-        dropped_s, dropped = self._keep(plan.calls)
-        self._follow_run()
-        counts: EarlyCallCounts = {"started": started, "kept": started - dropped, "dropped": dropped}
-        if dropped:
-            counts["dropped_s"] = round(dropped_s, 6)
-            logger.info("The plan does not have %d of the %d calls that began early", dropped, started)
-        return plan, counts
+        self.keep(plan.calls)
+        return plan
 
     def take(self, call: Call) -> EarlyCall | None:
         """Return an early call of the same tool and arguments, for one call only; None if there is none."""
-        if not (found := self._held.get(_key(call))):
-            return None
-        taken = found.pop(0)
-        self._follow_run()
-        return taken
+        held = self._held.get(_key(call), ())
+        while held:
+            # The budget may have cancelled it.
+            if (early := held.pop(0)).take():
+                return early
+        return None
 
-    def drop(self) -> None:
-        """Cancel all early calls that no call has taken."""
-        for early in self._held.values():
-            for each in early:
-                each.task.cancel()
-        self._held.clear()
-        self._follow_run()
-
-    def _follow_run(self) -> None:
-        """Have the end of the run cancel what is left, and nothing if nothing is: its task may serve many runs."""
-        if self._run_task is not None:
-            self._run_task.remove_done_callback(self._end)
-            if any(self._held.values()):
-                self._run_task.add_done_callback(self._end)
-
-    def _end(self, _: asyncio.Task[Any]) -> None:
-        self.drop()
-
-    def _keep(self, calls: Sequence[Call]) -> tuple[float, int]:
-        """Cancel the early calls that a plan does not have; return the seconds that they ran, and their number."""
-        wanted, seconds, count = Counter(map(_key, calls)), 0.0, 0
-        for key, early in self._held.items():
-            for each in early[wanted[key] :]:
-                seconds, count = seconds + each.ran_s, count + 1
-                each.task.cancel()
-            del early[wanted[key] :]
-        return seconds, count
+    def keep(self, calls: Sequence[Call]) -> None:
+        """Drop the early calls that a plan does not have."""
+        wanted = Counter(map(_key, calls))
+        for key, held in self._held.items():
+            for early in held[wanted[key] :]:
+                early.drop()
+        self._held = {key: held[: wanted[key]] for key, held in self._held.items() if wanted[key]}
 
 
 class EarlyCall:
-    """A call that runs before its plan is whole, in a task of its own.
+    """A call that runs before a plan asks for it, in a task of its own; implements `SpeculativeWork`.
 
     Its tool cannot interrupt the run, and what it writes to the custom stream waits.
     """
 
+    cost = 0.0
+    """A tool reports no cost."""
+
     def __init__(
-        self, call: Call, toolbox: Toolbox, config: RunnableConfig, slots: asyncio.Semaphore, session_id: str
+        self,
+        call: Call,
+        toolbox: Toolbox,
+        config: RunnableConfig,
+        slots: asyncio.Semaphore,
+        session_id: str,
+        speculation: Speculation,
+        source: SpeculationSource,
     ) -> None:
+        self.source: SpeculationSource = source
+        self._speculation = speculation
         self._written: list[Any] = []
         self._given = ReturnValue()
         self._began = self._ended = 0.0
@@ -178,11 +195,25 @@ class EarlyCall:
         self.task = asyncio.get_running_loop().create_task(run(), context=context)
         # Read here, because no caller needs the failure of a dropped call.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        speculation.begin(self)
 
     @property
     def ran_s(self) -> float:
         """Seconds that the call has run so far."""
         return (self._ended or time.monotonic()) - self._began if self._began else 0.0
+
+    def cancel(self) -> None:
+        """Cancel the call if it has not ended."""
+        self.task.cancel()
+
+    def take(self) -> bool:
+        """Let a call of the plan have this one; return whether it is still there."""
+        return self._speculation.take(self)
+
+    def drop(self) -> None:
+        """Cancel the call, and count it as of no use."""
+        if self._speculation.take(self):
+            self._speculation.drop(self)
 
     async def output(self, given: ReturnValue, run: Callable[[], Awaitable[Any]], write: Callable[[Any], None]) -> Any:
         """Return the tool's output for the call of the history; a tool that failed early runs once more.
@@ -192,41 +223,26 @@ class EarlyCall:
             run: Runs the call.
             write: Receives what the tool has written to the custom stream.
         """
-        self.lead_s = self.ran_s
+        lead_s = self.ran_s
         try:
             await asyncio.wait([self.task])
         except asyncio.CancelledError:
-            self.task.cancel()
+            self._speculation.drop(self)
             raise
         if self.task.cancelled() or self.task.exception() is not None:
-            self.lead_s = 0.0
+            self._speculation.drop(self)
             return await run()
+        self.lead_s = lead_s
+        self._speculation.use(self)
         given.value, given.is_known, given.has_begun = self._given.value, self._given.is_known, self._given.has_begun
         for each in self._written:
             write(each)
         return self.task.result()
 
-    lead_s = 0.0
-    """Seconds that the call had run when the plan's call took it; 0 if it was of no use."""
-
-
-def may_begin_early(call: Call, toolbox: Toolbox, settings: LoopConfig) -> bool:
-    """Whether a call may run before its plan is whole.
-
-    It may if its tool only reads, needs no state of the run, and no person can be asked about it. A rule for approvals
-    that is a function is not asked: it may be meant for calls of accepted plans only.
-    """
-    name, rules = call["name"], settings.approval_rules
-    if "fault" in call or name not in toolbox.tools or toolbox.writes(name) or toolbox.refused(call) is not None:
-        return False
-    marks = toolbox.marks(name)
-    # Whether untrusted text decides on a sink is known once the plan is accepted.
-    if marks.get("approve") or (settings.origins and marks.get("sinks")):
-        return False
-    if any(not isinstance(one, str) or fnmatchcase(name, one) for one in rules):
-        return False
-    return toolbox.takes_only_arguments(name) and toolbox.arguments_fault(name, call["arguments"]) is None
+    lead_s: float | None = None
+    """Seconds that the call had run when the plan's call took it; None if it was of no use."""
 
 
 def _key(call: Call) -> str:
-    return f"{call['name']} {json.dumps(call['arguments'], sort_keys=True)}"
+    # Not by `canonical_arguments`, which ignores differences that a tool may see, such as white space around a text.
+    return f"{call['name']} {json.dumps(call['arguments'], sort_keys=True, default=repr)}"

@@ -38,7 +38,7 @@ from graph_agent.core.state.call_events import account
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
 from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import failure_error, failure_message, stream_rest, with_name
-from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
+from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
 from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
 from graph_agent.models.sanitize import with_text
@@ -470,7 +470,7 @@ class AnswerUpdate:
             messages.append(self.answer)
             cited = {"citations": each} if (each := self.answer.response_metadata.get(CITATIONS)) else {}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **cited))
-            report_model_calls(self.loop, self.events[-1])
+            self.active_run.report(self.loop, self.events[-1])
         return {
             "messages": [*messages, *self.steering.messages],
             "events": [*self.events, *self.steering.events],
@@ -527,6 +527,8 @@ class AnswerUpdate:
         budget.
         """
         status = STATUS_OF[self.reason].value
+        if self.active_run.speculation is not None:
+            self.active_run.speculation.end()
         extras = self.loop.pop("extras", {})
         if added := extras.get("messages"):
             self.written.append(("messages", added))
@@ -537,7 +539,7 @@ class AnswerUpdate:
             optional = {"truncated": self.truncated, "error": self.error and self.error["kind"], "citations": cited}
             fields = {name: value for name, value in optional.items() if value}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
-            report_model_calls(self.loop, self.events[-1])
+            self.active_run.report(self.loop, self.events[-1])
         memory, completed = self.deps.memory, self.reason == "completed" and self.error is None
         if memory is not None and memory.extracts and completed and self._budget_met(self.usage) is None:
             # Imported here: few agents have such a memory.
@@ -546,8 +548,8 @@ class AnswerUpdate:
             await extract_facts(self, memory)
         logger.info("The input ended: %s", self.reason)
         self.events.append(status_event(self.state["status"], status, self.step))
-        if self.loop.get("model_calls"):
-            report_model_calls(self.loop, self.events[-1])
+        if self.loop.get("model_calls") or self.active_run.speculation is not None:
+            self.active_run.report(self.loop, self.events[-1])
         return {
             **({"messages": [self.answer]} if self.answer is not None else {}),
             "events": self.events,

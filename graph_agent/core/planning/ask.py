@@ -113,7 +113,7 @@ async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> P
         sent: Returns its plan.
 
     Returns:
-        The plan; its `extra["early"]` has the counts of early calls if any began.
+        The plan.
     """
     deps = request.deps
     is_seen = deps.hooks or deps.hook_set or deps.whole_replies
@@ -121,17 +121,18 @@ async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> P
         return await sent
     # Imported here: few agents begin calls early.
     from graph_agent.core.overlap.early_calls import early_calls_of
+    from graph_agent.core.overlap.speculation import speculation_of
 
-    config = get_config()
-    planned, counts = await early_calls_of(run_of(config)).during(
+    config, settings = get_config(), request.settings
+    return await early_calls_of(run_of(config)).during(
         sent,
         deps.toolbox,
         config,
-        request.settings,
+        settings,
+        speculation_of(config, request.loop, settings.speculation_budget),
         withheld=request.loop.get("withheld", ()),
         is_structured=request.mode == "wave",
     )
-    return replace(planned, extra={**planned.extra, "early": counts}) if counts["started"] else planned
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:

@@ -45,7 +45,6 @@ from graph_agent.core.state.schema import (
     LoopState,
     PlanState,
     loop_of_new_input,
-    report_model_calls,
 )
 from graph_agent.core.waves.schema import Selection, select
 from graph_agent.models.prompts import Prompts
@@ -537,5 +536,5 @@ class PlanUpdate:
             self.loop["worked_s"] = round(self.run.stop.worked_s(self.loop.get("worked_s", 0.0)), 3)
         # No later event of this input would report these calls.
         if self.events and self.events[-1]["type"] in ("limit", "error"):
-            report_model_calls(self.loop, self.events[-1])
+            self.run.report(self.loop, self.events[-1])
         return [*self.changes.items(), *self.own_writes, ("loop", self.loop), ("events", self.events)]

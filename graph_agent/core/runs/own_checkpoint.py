@@ -1,4 +1,7 @@
-"""Reads and writes the checkpoint that a node runs from, and finds those that a person edited or copied into it."""
+"""Reads and writes the checkpoint that a node runs from, and finds those that a person edited or copied into it.
+
+Also finds what guards and queues the writes of a run's own checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,33 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.runtime import Runtime
 
-from graph_agent.core.runs.run import AgentHandle, deferred_of, run_of, with_handle
+from graph_agent.base._compat import inherits_durability
+from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
+from graph_agent.core.runs.run import AgentHandle, handle_of, run_of, with_handle
 
 BY_A_PERSON = ("update", "fork")
 """Values of `source` in the metadata of checkpoints that `update_state` stored, or that fork from an older
 checkpoint."""
+
+
+def fence_of(config: RunnableConfig) -> CheckpointFence | None:
+    """Return the fence of the run that a request to the checkpointer belongs to; None if it is of no agent's run."""
+    run = handle_of(config["configurable"]).run
+    return run.fence if run is not None else None
+
+
+def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
+    """Return the queue of writes of the run that a request to the checkpointer belongs to.
+
+    None if the request must be committed at once: of no agent's run, of a run that defers nothing, or of a graph inside
+    the run that inherits `durability="sync"`.
+    """
+    configurable = config["configurable"]
+    run = handle_of(configurable).run
+    if run is None or run.deferred is None:
+        return None
+    is_own = configurable.get("checkpoint_ns", "") == run.deferred.namespace
+    return run.deferred if is_own or not inherits_durability(configurable, "sync") else None
 
 
 def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:

@@ -31,7 +31,7 @@ import anyio
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 
-from graph_agent.base._compat import inherits_durability, names_checkpoint
+from graph_agent.base._compat import names_checkpoint
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, is_cancelled, result_of, start
 from graph_agent.base.errors import HookError, RunFailedError
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker
     from graph_agent.base.inbox import ControlMessage, Inbox
     from graph_agent.base.input_ids import InputId
+    from graph_agent.core.overlap.speculation import Speculation
     from graph_agent.core.runs.fence import DeferredWrites
+    from graph_agent.core.state.schema import LoopState
     from graph_agent.models.stream_watch import Forwarder
 
 T = TypeVar("T")
@@ -454,6 +456,8 @@ class Run:
     """The error that the run raises at its end; None if it succeeds."""
     ended: Future[None] = field(default_factory=Future)
     """Completed once the session is free for its next run."""
+    speculation: Speculation | None = None
+    """The work of the current input that has begun before a plan asked for it; None if there was none."""
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     _held: dict[str, Any] = field(default_factory=dict)
 
@@ -488,11 +492,21 @@ class Run:
         return held
 
     def release(self) -> None:
-        """Drop the objects that tasks of the ended run share; cancelled timers keep the run's context until they are
-        due."""
+        """End the run's speculation, and drop the objects that its tasks share; cancelled timers keep the run's context
+        until they are due."""
+        if self.speculation is not None:
+            self.speculation.end()
+            self.speculation = None
         self._held.clear()
         self._shared.clear()
         self.stored_lists = None
+
+    def report(self, loop: LoopState, entry: StoredEvent) -> None:
+        """Move to an event what no event reports yet: the model calls, from `loop`, and the speculation of the run."""
+        if calls := loop.pop("model_calls", None):
+            entry["model_calls"] = calls
+        if self.speculation is not None:
+            self.speculation.report(entry)
 
     def record_cause(self, error: BaseException) -> None:
         """Record in `cause` the exception that fails the input; for a `HookError` with a cause, the cause."""
@@ -539,26 +553,6 @@ async def observed(run: Run, name: str) -> AsyncIterator[None]:
         return
     with telemetry.observer.run(run, name):
         yield
-
-
-def fence_of(config: RunnableConfig) -> CheckpointFence | None:
-    """Return the fence of the run that a request to the checkpointer belongs to; None if it is of no agent's run."""
-    run = handle_of(config["configurable"]).run
-    return run.fence if run is not None else None
-
-
-def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
-    """Return the queue of writes of the run that a request to the checkpointer belongs to.
-
-    None if the request must be committed at once: of no agent's run, of a run that defers nothing, or of a graph inside
-    the run that inherits `durability="sync"`.
-    """
-    configurable = config["configurable"]
-    run = handle_of(configurable).run
-    if run is None or run.deferred is None:
-        return None
-    is_own = configurable.get("checkpoint_ns", "") == run.deferred.namespace
-    return run.deferred if is_own or not inherits_durability(configurable, "sync") else None
 
 
 def is_running(config: RunnableConfig) -> bool:

@@ -15,7 +15,13 @@ from typing_extensions import TypedDict
 from graph_agent.base._internal import telemetry
 from graph_agent.base.types import Citation, TracedCall, Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
-from graph_agent.core.state.plan_parts import EarlyCallCounts, PlanCandidate, PlanJudgement, VersionsOfPlan
+from graph_agent.core.state.plan_parts import (
+    PlanCandidate,
+    PlanJudgement,
+    SpeculationCounts,
+    SpeculationSource,
+    VersionsOfPlan,
+)
 from graph_agent.core.state.plan_parts import PlannedCall as PlannedCall  # its public module takes it from here
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
@@ -72,6 +78,9 @@ class _Event(TypedDict):
     model_calls: NotRequired[list[ModelCallRecord]]
     """The model calls that led to this event, oldest first: all since the last event that has any. In a `plan`, an
     `agent_response`, or the event that ends an input without either; absent if there were none."""
+    early: NotRequired[dict[SpeculationSource, SpeculationCounts]]
+    """What began before a plan asked for it, and what became of it: all since the last event that has any, which are
+    the events that have `model_calls`. Absent if there was none."""
 
 
 class _TimedCall(TypedDict):
@@ -81,7 +90,7 @@ class _TimedCall(TypedDict):
     duration_s: NotRequired[float]
     """Seconds that the call ran, retries included, on the monotonic clock, up to just before `ts`; else absent."""
     early_s: NotRequired[float]
-    """Seconds that the call had run before its own start, because it began while its plan was streamed; else absent."""
+    """Seconds that the call had run before its own start, because it began before its plan was whole; else absent."""
     waited_s: NotRequired[float]
     """Wall-clock seconds from the call's last event before it ran, which is its start or its question to a person, to
     that run, if a person has answered in between. Absent if the call asked no person."""
@@ -122,8 +131,6 @@ class PlanEvent(_Event):
     """The requests of which this plan was chosen; absent for one request."""
     judge: NotRequired[PlanJudgement]
     """The request to a model that chose the plan; absent if none was asked."""
-    early: NotRequired[EarlyCallCounts]
-    """The calls that began while the reply streamed; absent if there were none."""
     versions: NotRequired[VersionsOfPlan]
     """The prompts and tools that the model planned with; in the first plan of an input, and when they have changed."""
 

@@ -8,6 +8,10 @@ from typing_extensions import TypedDict
 
 from graph_agent.base.types import Usage
 
+SpeculationSource = Literal["streamed", "predicted", "learned", "request"]
+"""What began before a plan asked for it: a call of a plan that was still `streamed`, of a `predicted` plan, or one that
+was `learned` from earlier sessions; or a `request` for a predicted plan."""
+
 
 class PlannedCall(TypedDict):
     """One call of a plan; the `tool_call` event has its arguments."""
@@ -33,17 +37,19 @@ class VersionsOfPlan(TypedDict):
     """Name of a tool → version of its schema."""
 
 
-class EarlyCallCounts(TypedDict):
-    """Numbers of calls that began before the plan that makes them was whole, with `dispatch="streamed"`."""
+class SpeculationCounts(TypedDict):
+    """Numbers of calls or requests that began before a plan asked for them; a number is absent if it is 0."""
 
-    started: int
-    """Calls that began."""
-    kept: int
-    """Those that the plan has; their results are those of its calls."""
-    dropped: int
-    """Those that it does not have, which were cancelled."""
+    started: NotRequired[int]
+    """Those that began."""
+    used: NotRequired[int]
+    """Those whose results became results of a plan's calls; or, of requests, those whose plan was taken."""
+    dropped: NotRequired[int]
+    """Those that were of no use, and were cancelled if they still ran."""
     dropped_s: NotRequired[float]
-    """Seconds that the dropped calls ran in all; absent if there are none."""
+    """Seconds that the dropped ones ran, added up."""
+    cost: NotRequired[float]
+    """Cost of the dropped requests, in the currency of the `prices`."""
 
 
 class PlanCandidate(TypedDict):

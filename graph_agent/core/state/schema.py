@@ -338,9 +338,3 @@ class PlanState(AgentState, total=False):
     """Input of the node ``plan``: the state, and the number of supersteps that LangGraph still allows this run."""
 
     remaining_steps: RemainingSteps
-
-
-def report_model_calls(loop: LoopState, entry: StoredEvent) -> None:
-    """Move the model calls that no event reports yet, if any, from `loop` to `entry`, as `model_calls`."""
-    if calls := loop.pop("model_calls", None):
-        entry["model_calls"] = calls

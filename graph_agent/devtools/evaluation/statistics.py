@@ -15,6 +15,7 @@ from statistics import NormalDist, fmean, stdev, variance
 from typing import Any
 
 from graph_agent.base._internal.text import version_of
+from graph_agent.session.early_work import NO_EARLY_WORK, EarlyWork
 from graph_agent.session.history import newest_feedback
 from graph_agent.session.trace import inputs_of, spans_of
 
@@ -168,6 +169,8 @@ class InputRow:
     """Share of thumbs up among the feedback on its answers; None without feedback."""
     seconds: float
     """Seconds from the begin to the end of the input, without waits for a person."""
+    early: EarlyWork
+    """What began before a plan asked for it."""
 
 
 def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRow]:
@@ -199,6 +202,7 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
             cost=span.cost,
             thumbs=fmean(each for one in rated for each in one) if rated else None,
             seconds=max(0.0, span.duration_s - waits),
+            early=span.early,
         )
 
 
@@ -243,6 +247,11 @@ class Arm:
         """The share of inputs that completed, with its interval."""
         return pass_rate(sum(row.succeeded for row in self.rows), len(self.rows))
 
+    @property
+    def early(self) -> EarlyWork:
+        """What began before a plan of an input asked for it, summed over the inputs."""
+        return sum((row.early for row in self.rows), NO_EARLY_WORK)
+
     def values(self, measure: str) -> list[float]:
         """Return the values of a measure, one of `COMPARED_MEASURES`; inputs without a value are left out."""
         return [value for row in self.rows if (value := getattr(row, measure)) is not None]
@@ -267,12 +276,15 @@ class Arm:
     def as_json(self, first: Arm | None) -> dict[str, Any]:
         """Return the arm as plain JSON: name, number of inputs, estimates, the 95th percentile of the seconds.
 
-        With `first`, the differences from that arm are added as `minus_first`.
+        If anything began before a plan asked for it, its sums are added as `early`. With `first`, the differences from
+        that arm are added as `minus_first`.
         """
         estimates = {name: each.as_json() for name, each in self.estimates().items()}
         seconds = sorted(self.values("seconds"))
         estimates["seconds"]["p95"] = round(seconds[min(len(seconds) - 1, int(len(seconds) * 0.95))], 6)
         found = {"arm": self.name, "inputs": len(self.rows), **estimates}
+        if (early := self.early).started:
+            found["early"] = early.as_json()
         if first is not None:
             found["minus_first"] = {name: each.as_json() for name, each in self.minus(first).items()}
         return found

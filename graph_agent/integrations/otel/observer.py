@@ -94,6 +94,9 @@ class OtelObserver:
         self._agent_tools = meter.create_histogram(names.AGENT_TOOL_CALLS, "{call}")
         self._tool_s = meter.create_histogram(names.TOOL_DURATION, "s")
         self._feedback = meter.create_counter(names.FEEDBACK_COUNT, "{rating}")
+        self._speculation = meter.create_counter(names.SPECULATION_COUNT, "{call}")
+        self._speculation_s = meter.create_counter(names.SPECULATION_SECONDS, "s")
+        self._speculation_cost = meter.create_counter(names.SPECULATION_COST, "{currency}")
 
     @contextmanager
     def run(self, run: Any, name: str) -> Iterator[None]:
@@ -239,6 +242,22 @@ class OtelObserver:
                 span.set_attribute(names.OUTPUT_MESSAGES, _messages([reply]))
         _fail(span, request.error)
         span.end(started_ns + int(request.duration_s * 1e9))
+
+    def speculation(self, source: str, outcome: str, seconds: float, cost: float) -> None:
+        """Count a call or request that began before a plan asked for it, with its seconds and its cost.
+
+        Args:
+            source: What began it.
+            outcome: `used` or `dropped`.
+            seconds: Seconds that it has run.
+            cost: Its cost; 0.0 if it is unknown.
+        """
+        run = _current.get()
+        about = {names.SOURCE: source, names.OUTCOME: outcome, **({names.AGENT_NAME: run.name} if run else {})}
+        self._speculation.add(1, about)
+        self._speculation_s.add(seconds, about)
+        if cost:
+            self._speculation_cost.add(cost, about)
 
     def begin_call(self, call: Any) -> _CallSpan:
         """Begin the span of a call, linked to its plan and to the calls that it needs, and make it the current one.

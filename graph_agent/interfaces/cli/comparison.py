@@ -58,7 +58,7 @@ def report(
         for arm in arms:
             typer.echo(json.dumps({"by": by, **arm.as_json(arms[0] if arm is not arms[0] else None)}))
     elif arms:
-        for line in _lines(arms, by):
+        for line in [*_lines(arms, by), *_early_lines(arms, by)]:
             out.line(line)
     else:
         err.print("There are no such inputs yet.", style="dim")
@@ -121,5 +121,21 @@ def _lines(arms: list[Arm], by: str) -> list[str]:
         found = arm.minus(arms[0])
         cells = [found[name].text(f"+{_FORMS[name]}") if name in found else "" for name in names]
         table.append([f"{arm.name} - {arms[0].name}", "", *cells])
+    return _aligned(table)
+
+
+def _early_lines(arms: list[Arm], by: str) -> list[str]:
+    """Return an empty line and a table of what began before a plan asked for it; nothing if that was none."""
+    table = [[by, "early", "used", "saved s", "wasted s", "wasted cost"]]
+    for arm in arms:
+        if (early := arm.early).started:
+            used = f"{early.used:,} ({early.hit_rate:.0%})"
+            sums = [f"{early.saved_s:,.2f}", f"{early.wasted_s:,.2f}", f"{early.wasted_cost:.4f}"]
+            table.append([arm.name, f"{early.started:,}", used, *sums])
+    return ["", *_aligned(table)] if table[1:] else []
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    """Return the rows of a table as lines with aligned columns."""
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

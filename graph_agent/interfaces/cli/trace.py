@@ -86,6 +86,10 @@ def draw(root: Span, number: int) -> list[str]:
         facts.append(f"cost {root.cost:.4f}")
     lines = [_cut(f"input {number}: {one_line(root.name)}", WIDTH), _cut("  " + ", ".join(facts), WIDTH)]
     lines += _span_rows(root.children, "", axis, has_cost=has_cost)
+    if (early := root.early).started:
+        saved, wasted = seconds(early.saved_s), seconds(early.wasted_s)
+        cost = f", cost {early.wasted_cost:.4f}" if early.wasted_cost else ""
+        lines.append(f"  {early.used} of {early.started} early calls used: {saved} saved, {wasted} wasted{cost}")
     if axis.is_shortened:
         lines.append("  The axis shortens waits for a person.")
     lines += [_cut(f"  {note.type}: {one_line(mask_named_secrets(note.text))}", WIDTH) for note in root.notes]

@@ -128,6 +128,29 @@ class Metrics:
             ["kind"],
             registry=self._registry,
         )
+        self._speculation = Counter(
+            "graph_agent_speculation",
+            "Calls and requests that began before a plan asked for them, by source and outcome: `used` or `dropped`.",
+            ["source", "outcome"],
+            registry=self._registry,
+        )
+        self._dropped_s = Counter(
+            "graph_agent_speculation_dropped_seconds",
+            "Seconds that the dropped ones ran, by source.",
+            ["source"],
+            registry=self._registry,
+        )
+        self._dropped_cost = Counter(
+            "graph_agent_speculation_dropped_cost",
+            "Cost of the dropped ones, by source, in the currency of the agent's prices.",
+            ["source"],
+            registry=self._registry,
+        )
+        self._early_s = Counter(
+            "graph_agent_early_seconds",
+            "Seconds that calls had run before their plans asked for them.",
+            registry=self._registry,
+        )
         self.active_requests = Gauge(
             "graph_agent_requests_under_way",
             "Requests that are being answered.",
@@ -148,6 +171,11 @@ class Metrics:
     def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
         """Count one event, and keep `open_calls` and `last_model_error` up to date (see `count`)."""
         kind = entry["type"]
+        for source, counts in entry.get("early", {}).items():
+            for outcome in ("used", "dropped"):
+                self._speculation.labels(source, outcome).inc(counts.get(outcome, 0))
+            self._dropped_s.labels(source).inc(counts.get("dropped_s", 0.0))
+            self._dropped_cost.labels(source).inc(counts.get("cost", 0.0))
         if kind == "plan":
             self._steps.inc()
             # A plan without calls is an answer, and no wave.
@@ -157,6 +185,7 @@ class Metrics:
         elif kind in _RESULTS:
             started = open_calls.pop(entry["id"], None)
             name = entry[_RESULTS[kind]]
+            self._early_s.inc(entry.get("early_s", 0.0))
             if started is not None:
                 seconds = (datetime.fromisoformat(entry["ts"]) - started).total_seconds()
                 # Each label is a series that is kept forever.

@@ -30,7 +30,7 @@ from graph_agent.base._internal.extras import missing_extra
 from graph_agent.base._internal.sync_bridge import await_uninterrupted
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
-from graph_agent.core.runs.run import deferred_of, fence_of
+from graph_agent.core.runs.own_checkpoint import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import at_of
 from graph_agent.storage.checkpoints.note_rows import forget_postgres_notes, postgres_notes
 from graph_agent.storage.checkpoints.session_index import (

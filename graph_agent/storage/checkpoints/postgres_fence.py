@@ -43,7 +43,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from graph_agent.base._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent.core.runs.fence import OWNER, CheckpointFence, DeferredWrites
-from graph_agent.core.runs.run import fence_of
+from graph_agent.core.runs.own_checkpoint import fence_of
 from graph_agent.storage.checkpoints.fenced_writes import (
     At,
     Statement,

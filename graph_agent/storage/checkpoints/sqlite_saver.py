@@ -42,7 +42,7 @@ from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.core.runs.fence import OWNER
-from graph_agent.core.runs.run import deferred_of, fence_of
+from graph_agent.core.runs.own_checkpoint import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
 from graph_agent.storage.checkpoints.note_rows import forget_sqlite_notes, sqlite_notes
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads

@@ -258,7 +258,11 @@ async def running(
     run.stop.task = asyncio.current_task()
     with run.stop.attached(), _ended_in_time(run):
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
-            yield run
+            try:
+                yield run
+            finally:
+                if run.speculation is not None:
+                    run.release()
             return
         place = await database_key(checkpointer)
         inbox = run.inbox = _inbox(place, checkpointer, store, run)

@@ -10,49 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
-from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.types import interrupt
 from pydantic import PrivateAttr
 
-from graph_agent import GraphAgent, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
+from graph_agent import LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
 from graph_agent.hooks import HookRequest, HookResponse
-
-
-class SlowModel(ScriptedChatModel):
-    """Streams each plan up to its last chunk, which waits until `may_end` is set."""
-
-    _may_end: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        held: ChatGenerationChunk | None = None
-        async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
-            if held is not None:
-                yield held
-            held = chunk
-        await self._may_end.wait()
-        if held is not None:
-            yield held
-
-
-def agent_of(model: ScriptedChatModel, tools: list[BaseTool], **config: Any) -> GraphAgent[Any, Any]:
-    settings = LoopConfig(dispatch="streamed", **config)
-    return create_graph_agent(model, tools, config=settings, checkpointer=InMemorySaver())
-
-
-def calls(*names: str, text: str = "a") -> str:
-    made = [{"id": f"c{at}", "name": name, "arguments": {"text": text}} for at, name in enumerate(names)]
-    return json.dumps({"tool_calls": made})
+from graph_agent.session.early_work import early_work_of
+from tests.support.early_calls import SlowModel, agent_of, calls, found, read
 
 
 def plan(*names: str) -> str:
@@ -70,7 +38,7 @@ async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_wri
     async def look(text: str) -> str:
         """Look up."""
         began.append("look")
-        model._may_end.set()
+        model.may_end.set()
         return f"found {text}"
 
     look.metadata = {"effect": "read"}
@@ -78,29 +46,18 @@ async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_wri
     @tool
     async def save(text: str) -> str:
         """Save."""
-        began.append("save" if model._may_end.is_set() else "save too early")
+        began.append("save" if model.may_end.is_set() else "save too early")
         return "saved"
 
     session = agent_of(model, [look, save], tool_calling=mode).session("s1")
     result = await session.run("Look it up.")
     events = await session.events()
 
-    [planned, *_] = [event for event in events if event["type"] == "plan"]
+    counts = [event["early"] for event in events if "early" in event]
     early = {event["name"]: "early_s" in event for event in events if event["type"] == "tool_result"}
     assert (began, result.answer, early) == (["look", "save"], "Done.", {"look": True, "save": False})
-    assert planned["early"] == {"started": 1, "kept": 1, "dropped": 0}
+    assert counts == [{"streamed": {"started": 1}}, {"streamed": {"used": 1}}]
     assert [*result.results.values()] == ["found a", "saved"]
-
-
-def read(name: str, work: Any) -> BaseTool:
-    """A tool that only reads, and runs `work`."""
-    made: BaseTool = tool(name, description="Read.")(work)
-    made.metadata = {"effect": "read"}
-    return made
-
-
-async def found(text: str) -> str:
-    return f"found {text}"
 
 
 class CutOffOnce(ScriptedChatModel):
@@ -130,11 +87,10 @@ async def test_a_result_of_a_broken_stream_serves_the_plan_of_the_next_attempt_a
     model = CutOffOnce(responses=[first, second, "Done."], streaming=True)
     session = agent_of(model, [read("look", work)], model_retries=1).session("s1")
     result = await session.run("Look it up.")
-    [planned, *_] = [event for event in await session.events() if event["type"] == "plan"]
+    early = early_work_of(await session.events())
 
-    counts = {name: planned["early"][name] for name in ("started", "kept", "dropped")}
-    assert ([*result.results.values()], ran.count("b") <= 2, counts["kept"]) == (["found b"], True, 1)
-    assert counts["started"] == counts["kept"] + counts["dropped"]
+    assert ([*result.results.values()], ran.count("b") <= 2, early.used) == (["found b"], True, 1)
+    assert early.started > early.used
 
 
 @pytest.mark.parametrize("approve", [["look"], ["l*"], [lambda call: None]], ids=["name", "pattern", "function"])

@@ -18,6 +18,7 @@ from graph_agent.otel import instrument, uninstrument
 from graph_agent.session.trace import Span
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
+from tests.support.early_calls import agent_of, calls, found, read
 from tests.support.gates import Gate
 from tests.support.sessions import new_session
 
@@ -303,3 +304,14 @@ async def test_feedback_has_a_span_of_its_own_without_the_note_and_the_person() 
             "graph_agent.answer": 2,
         },
     )
+
+
+async def test_what_began_early_is_counted_by_source_and_outcome() -> None:
+    traces = Traces()
+    session = agent_of(ScriptedChatModel([calls("look", "look"), "Done."], streaming=True), [read("look", found)])
+
+    await session.session("s1").run("go")
+
+    metrics = traces.metrics()
+    assert (metrics["graph_agent.speculation.count"], "graph_agent.speculation.cost" in metrics) == (2, False)
+    assert metrics["graph_agent.speculation.duration"] >= 0

@@ -1,0 +1,191 @@
+"""Counts the work of one input that began before a plan asked for it, against its budget and for its events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+
+from graph_agent.base._compat import read_state
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.settings.speculation import SpeculationBudget
+from graph_agent.core.runs.run import run_of
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.core.state.plan_parts import SpeculationCounts, SpeculationSource
+from graph_agent.core.state.schema import LoopState
+
+logger = get_logger("graph_agent.overlap")
+_SHORTEST_S = 0.01
+"""Seconds between two looks at the budget; it is exceeded by at most as much."""
+
+
+class SpeculativeWork(Protocol):
+    """A call or a request that has begun before a plan asked for it."""
+
+    @property
+    def source(self) -> SpeculationSource:
+        """What began it."""
+        ...
+
+    @property
+    def ran_s(self) -> float:
+        """Seconds that it has run so far."""
+        ...
+
+    @property
+    def cost(self) -> float:
+        """Its cost so far, or an estimate; 0.0 without prices."""
+        ...
+
+    def cancel(self) -> object:
+        """Cancel it if it has not ended."""
+        ...
+
+
+class Speculation:
+    """The speculative work of one input: what is open, and what became of the rest.
+
+    All methods belong to the event loop of the run.
+
+    Args:
+        input_id: Id of the input.
+        before: Events of the input's earlier runs, whose work counts against the budget, too.
+    """
+
+    def __init__(self, input_id: str, before: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.input_id = input_id
+        self.budget = SpeculationBudget.model_construct()
+        """The limits, which a run may change."""
+        self._open: dict[SpeculativeWork, None] = {}
+        """Work that no plan has used, in the order of its begin."""
+        self._calls, self._seconds, self._cost = 0, 0.0, 0.0
+        """What was of no use, against the budget."""
+        self._unreported: dict[SpeculationSource, SpeculationCounts] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_ended = False
+        for source, counts in (pair for entry in before for pair in entry.get("early", {}).items()):
+            self._calls += counts.get("started", 0) - counts.get("used", 0)
+            self._seconds += counts.get("dropped_s", 0.0)
+            self._cost += counts.get("cost", 0.0)
+            # What an earlier run has left open ended with that run.
+            lost = counts.get("started", 0) - counts.get("used", 0) - counts.get("dropped", 0)
+            self._add(source, "dropped", lost)
+
+    def has_room(self, cost: float = 0.0) -> bool:
+        """Whether the budget admits one more call or request, whose cost may be known."""
+        budget = self.budget
+        return (
+            not self._has_ended
+            and (budget.calls is None or self._calls + len(self._open) < budget.calls)
+            and (budget.seconds is None or self._seconds + self._open_s < budget.seconds)
+            and (budget.cost is None or self._cost + sum(work.cost for work in self._open) + cost <= budget.cost)
+        )
+
+    def begin(self, work: SpeculativeWork) -> None:
+        """Count work that has begun; later, call `use`, or `take` and `use`, or `drop`."""
+        self._open[work] = None
+        self._add(work.source, "started")
+        self._set_timer()
+
+    def take(self, work: SpeculativeWork) -> bool:
+        """Let a plan have work that may still run, so that the budget cannot cancel it; return whether it is still
+        there."""
+        if work not in self._open:
+            return False
+        del self._open[work]
+        return True
+
+    def use(self, work: SpeculativeWork) -> None:
+        """Count work as of use for a plan."""
+        self._open.pop(work, None)
+        self._add(work.source, "used")
+        if telemetry.observer is not None:
+            telemetry.observer.speculation(work.source, "used", work.ran_s, work.cost)
+
+    def drop(self, work: SpeculativeWork) -> None:
+        """Cancel work, and count it as of no use."""
+        self._open.pop(work, None)
+        work.cancel()
+        self._calls, self._seconds, self._cost = self._calls + 1, self._seconds + work.ran_s, self._cost + work.cost
+        self._add(work.source, "dropped")
+        self._add(work.source, "dropped_s", work.ran_s)
+        self._add(work.source, "cost", work.cost)
+        if telemetry.observer is not None:
+            telemetry.observer.speculation(work.source, "dropped", work.ran_s, work.cost)
+
+    def end(self) -> None:
+        """Drop all open work; no more may begin."""
+        self._has_ended = True
+        if self._open:
+            logger.info("The input did not use %d calls or requests that began early", len(self._open))
+        self._drop_open()
+
+    def report(self, entry: StoredEvent) -> None:
+        """Move to an event what no event reports yet, as `early`; nothing if there is none."""
+        if self._unreported:
+            entry["early"], self._unreported = self._unreported, {}
+
+    @property
+    def _open_s(self) -> float:
+        return sum(work.ran_s for work in self._open)
+
+    def _add(self, source: SpeculationSource, name: str, value: float = 1) -> None:
+        if value:
+            counts: dict[str, Any] = self._unreported.setdefault(source, {})  # type: ignore[assignment]  # one key a time
+            counts[name] = round(counts.get(name, 0) + value, 6)
+
+    def _drop_open(self) -> None:
+        for work in [*self._open]:
+            self.drop(work)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Look at the seconds again when they may be used up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.budget.seconds is not None and self._open:
+            left_s = self.budget.seconds - self._seconds - self._open_s
+            delay_s = max(_SHORTEST_S, left_s / len(self._open))
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        if self.budget.seconds is not None and self._seconds + self._open_s >= self.budget.seconds:
+            logger.info("The budget of %g s for calls that begin early is used up", self.budget.seconds)
+            self._drop_open()
+        else:
+            self._set_timer()
+
+
+def speculation_of(config: RunnableConfig, loop: LoopState, budget: SpeculationBudget) -> Speculation:
+    """Return the speculation of a run's current input, which is made at the first request for it.
+
+    Args:
+        config: The config of a task of the run.
+        loop: The loop state.
+        budget: The limits, which apply from now on.
+    """
+    run, input_id = run_of(config), loop["last_input_id"]
+    found = run.speculation
+    if found is None or found.input_id != input_id:
+        if found is not None:
+            found.end()
+        # Before the first plan of an input, all events are of earlier ones.
+        events = read_state(config, ["events"]).get("events", ()) if loop["step"] else ()
+        run.speculation = found = Speculation(input_id, _of_newest_input(events))
+    found.budget = budget
+    return found
+
+
+def _of_newest_input(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the events of the newest input that may report speculative work."""
+    found: list[Mapping[str, Any]] = []
+    for entry in events:
+        if entry["type"] == "user_message":
+            found = []
+        elif "early" in entry:
+            found.append(entry)
+    return found
