@@ -157,6 +157,7 @@ def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
             ) from error
         # A provider's constructor may raise anything, e.g. for a missing key: name the model.
         raise ConfigError(f"The model {spec!r} cannot be built: {mask_secrets(str(error))}") from error
+    _check_key(spec, model, headers)
     # LangChain's classes ignore options that they lack, or send them to the model.
     values = [getattr(model, field, None) for field in type(model).model_fields if field != "model_kwargs"]
     if base_url is not None and base_url not in values:
@@ -164,6 +165,19 @@ def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
     if headers and headers not in values and {"headers": headers} not in values:
         raise ConfigError(f"The model {spec!r}: provider {provider!r} takes no headers; {_INSTEAD}")
     return model
+
+
+def _check_key(spec: str, model: BaseChatModel, headers: dict[str, str]) -> None:
+    """Raise `ConfigError` for a model that its class has built with a blank key, which its provider would refuse."""
+    for name, variable in model.lc_secrets.items():
+        value = getattr(model, name, None)
+        token = variable.replace("_API_KEY", "_AUTH_TOKEN")  # Anthropic's client reads it itself
+        if headers or not isinstance(value, SecretStr) or value.get_secret_value().strip() or os.environ.get(token):
+            continue
+        raise ConfigError(
+            f"The model {spec!r} needs a key: set the environment variable {variable}. To try the agent without a "
+            """model, set DEBUG_MOCK_RESPONSES='["Hello."]'."""
+        )
 
 
 _INSTEAD = "name a factory 'module:factory' that builds the model, or 'openai:NAME' for a server with OpenAI's API."

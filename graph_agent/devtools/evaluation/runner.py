@@ -60,7 +60,10 @@ _script: ContextVar[MockChatModel] = ContextVar("graph_agent_trial_script")
 
 
 class _TrialModel(MockChatModel):
-    """A model that gives each trial all replies of `DEBUG_MOCK_RESPONSES`, whichever trials run at the same time."""
+    """A model that gives each trial all replies of `DEBUG_MOCK_RESPONSES`, whichever trials run at the same time.
+
+    The judge of a trial receives the replies that follow those of its agent.
+    """
 
     def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
         """Return the next reply of the current trial."""
@@ -184,10 +187,18 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
             for label, spec in plan.agents.items()
         }
         default = next(iter(plan.agents.values()))
-        opened_judges = {
-            key: await stack.enter_async_context(open_agent(_judge_spec(judge, plan, default), db=plan.db))
-            for key, judge in judges.items()
-        }
+        opened_judges = {}
+        for key, judge in judges.items():
+            spec = _judge_spec(judge, plan, default)
+            try:
+                opened_judges[key] = await stack.enter_async_context(open_agent(spec, db=plan.db, model=mocked))
+            except ConfigError as error:
+                asking = next(
+                    case.name for case in plan.cases if case.expect.answer and case.expect.answer.judge == judge
+                )
+                # A judge has no file.
+                why = str(error).removeprefix(f"Agent file {spec.path}: ")
+                raise ConfigError(f"The judge of the case {asking!r}: {why}") from error
         yield Runner(plan, agents, opened_judges)
 
 

@@ -208,6 +208,28 @@ def test_a_trial_finds_no_facts_of_another_trial_or_of_its_own_earlier_run(tmp_p
     assert found == [(["success"], [1])] * 4
 
 
+def test_a_judge_without_a_key_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    case = """
+  - {name: judged, input: Hi, expect: {answer: {judge: {rubric: Polite., model: "MODEL"}}}}
+"""
+    found = []
+    for model, variable in (("openai:gpt-4o", "OPENAI_API_KEY"), ("anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY")):
+        folder = folder_of(tmp_path, case.replace("MODEL", model))
+        (folder / "agent.yaml").write_text('name: greeter\nmodel: "my_model:make"\n')
+        (folder / "my_model.py").write_text(
+            "from graph_agent import ScriptedChatModel\n\ndef make():\n    return ScriptedChatModel(['Hello.'])\n"
+        )
+        done = run_cli(folder, "eval", "cases.yaml", **{variable: ""})
+        start = (
+            f"error: The judge of the case 'judged': model='{model}': The model '{model}' needs a key: set the "
+            f"environment variable {variable}"
+        )
+        sessions = run_cli(folder, "sessions", "--db", "sqlite:///.graph_agent_eval.db").stdout
+        found.append((done.returncode, done.stderr[: len(start)] == start, sessions))
+
+    assert found == [(2, True, "")] * 2
+
+
 def test_a_judge_that_gives_no_score_fails_its_trial_and_is_asked_again(tmp_path: Path) -> None:
     folder = folder_of(
         tmp_path,
