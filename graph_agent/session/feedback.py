@@ -1,10 +1,12 @@
 """Stores a person's feedback on an answer, and a session's title, without a run: as notes for the session's next step.
 
-An answer is named by the `seq` of its `agent_response` event, the id of its input, or the id of its message.
+An answer is named by the `seq` of its `agent_response` event, the id of its input, the id of its message, or the id
+with which an API has returned it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from graph_agent.base.inbox import ControlMessage
 
+_RETURNED = re.compile(r"(?:chatcmpl-|msg_|resp_)([0-9a-f]{32}|[0-9a-f]{24})(?:-[0-9a-f]{8}|[0-9a-f]{4,})?")
+"""Ids of answers in the HTTP APIs; the first group is the id of the message that began the input."""
 NOTE_CHARS = 4000
 """Maximum characters of a note."""
 
@@ -151,14 +155,42 @@ async def _find(
     if isinstance(answer, str) and clean(answer) == answer and newest is not None:
         if (at := _by_message(events, answers, history["messages"], answer)) is not None:
             return {"answer": at, "message_id": answer}
+        if (at := _by_returned(events, answers, history["messages"], answer)) is not None:
+            return {"answer": at, "message_id": answer}
         if (at := await _by_input(saver, session_id, newest, events, answer)) is not None:
             return {"answer": at, "input_id": answer}
     named = "no answer yet" if answer is None else f"no answer {answer!r}"
     known = f"; its answers are the events {', '.join(map(str, answers[-5:]))}" if answers else ""
     raise InputError(
         f"Session {session_id!r} has {named}{known}. Name an answer by the seq of its agent_response event, the id of "
-        "its input, or the id of its message."
+        "its input, the id of its message, or the id with which an API returned it (chatcmpl-…, resp_…, msg_…)."
     )
+
+
+def _by_returned(
+    events: Sequence[StoredEvent], answers: Sequence[int], messages: Sequence[Any], returned: str
+) -> int | None:
+    """Return the index of the answer that an API returned with an id; None if there is none.
+
+    The id contains that of the user's message. None also if the history has lost this message.
+    """
+    found = _RETURNED.fullmatch(returned)
+    begin = next((at for at, each in enumerate(messages) if found and each.id == found[1]), None)
+    if begin is None:
+        return None
+    after = (each for each in messages[begin:] if isinstance(each, AIMessage) and not each.tool_calls)
+    return next(
+        (at for each in after if (at := _by_message(events, answers, messages, each.id or "")) is not None), None
+    )
+
+
+async def answer_at(saver: BaseCheckpointSaver[Any], session_id: str, checkpoint_id: str) -> int | None:
+    """Return the index of the newest answer at a checkpoint; None if it has none, or is no longer stored."""
+    place: Any = {"thread_id": session_id, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+    if (found := await saver.aget_tuple({"configurable": place})) is None:
+        return None
+    events = (await read_history(saver, session_id, found))["events"]
+    return next((at for at in range(len(events) - 1, -1, -1) if events[at]["type"] == "agent_response"), None)
 
 
 def _by_message(

@@ -340,8 +340,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         Args:
             rating: `up` or `down`. A person's newer rating of the same answer replaces the older one.
             note: What the person wrote, at most 4,000 characters; empty for nothing.
-            answer: The answer: `seq` of its `agent_response` event, id of its input, or id of its message; None for the
-                newest answer.
+            answer: The answer: `seq` of its `agent_response` event, id of its input, id of its message, or the id with
+                which an API returned it (`chatcmpl-…`, `resp_…`, `msg_…`); None for the newest answer.
             by: Name of the person; None for `user`.
             evaluate: Whether the answer is to become a case of an evaluation (`graph-agent eval --from-feedback`).
 

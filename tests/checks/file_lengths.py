@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 537
+MODULES = 538
 """Modules the package may have; lower it when modules join."""
-LINES = 109_806
+LINES = 110_066
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",

@@ -188,7 +188,10 @@ async def test_feedback_on_an_unknown_answer_is_refused() -> None:
     refused = [await _refused(session, answer=answer) for answer in ("i2", 0, True, "")]
     new = await _refused(Session(session.graph, "new"), answer=None)
 
-    how = "Name an answer by the seq of its agent_response event, the id of its input, or the id of its message."
+    how = (
+        "Name an answer by the seq of its agent_response event, the id of its input, the id of its message, or the id "
+        "with which an API returned it (chatcmpl-…, resp_…, msg_…)."
+    )
     known = "its answers are the events 3"
     assert refused == [f"Session 's1' has no answer {answer}; {known}. {how}" for answer in ("'i2'", "0", "True", "''")]
     assert new == f"Session 'new' has no answer yet. {how}"

@@ -313,7 +313,7 @@ class FeedbackEvent(_Event):
     input_id: NotRequired[str]
     """The id of the answer's input, if the answer was named by it."""
     message_id: NotRequired[str]
-    """The id of the answer's message, if the answer was named by it."""
+    """The id of the answer's message, or the id with which an API has returned the answer, if it was named by one."""
 
 
 class RenameEvent(_Event):

@@ -6,6 +6,7 @@ any person rated down is given to a judge, with the notes as its rubric.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -54,20 +55,25 @@ async def case_of_rated(saver: BaseCheckpointSaver[Any], session_id: str, answer
     return found[-1]
 
 
-async def case_for_client(saver: BaseCheckpointSaver[Any], thread: str, answer: int, name: str) -> str | None:
-    """Return a file with the case of one rated answer as YAML, without providers' words; None if it has no feedback.
+async def case_for_client(
+    saver: BaseCheckpointSaver[Any], thread: str, answer: int | None, session_id: str
+) -> tuple[str, str] | None:
+    """Return the name of a case, and a file with it as YAML, without providers' words; None if there is no such answer.
 
     Args:
         saver: The saver of the session.
         thread: The session, by the id of its thread.
-        answer: The `seq` of the answer's event.
-        name: Name of the case.
+        answer: The `seq` of the event of an answer with feedback; None for the newest one, or without any feedback for
+            the newest answer.
+        session_id: The session, by its name in the case.
     """
-    case = next((each for each in await _of(saver, thread) if each.metadata["answer"] == answer), None)
+    cases = await _of(saver, thread, unrated=answer is None)
+    case = next((each for each in reversed(cases) if answer in (None, each.metadata["answer"])), None)
     if case is None:
         return None
+    name = f"{session_id}-{case.metadata['answer']}"
     fields = public_value(case.model_dump(mode="json", exclude_defaults=True))
-    return dump_cases(CaseFile(cases=[Case.model_validate({**fields, "name": name})]))
+    return name, dump_cases(CaseFile(cases=[Case.model_validate({**fields, "name": name})]))
 
 
 def cases_in(path: Path) -> CaseFile | None:
@@ -82,22 +88,36 @@ def cases_in(path: Path) -> CaseFile | None:
     return load_cases(path) if path.exists() else None
 
 
-def add_case(path: Path, file: CaseFile | None, case: Case) -> None:
-    """Add a case to a file of cases, or replace the one with its name.
+def add_case(path: Path, file: CaseFile | None, case: Case, agent: Path | None) -> None:
+    """Add a case to a file of cases, or replace the one with its name; comments in the file are lost.
 
-    Comments in the file are lost. `file` is what the file holds, from `cases_in`. Raises `OSError` if it cannot be
-    written.
+    Args:
+        path: The file.
+        file: What the file holds, from `cases_in`; None for a new file.
+        case: The case.
+        agent: The agent file that a new file of cases names; None if there is no agent file.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     others = [each for each in file.cases if each.name != case.name] if file is not None else []
-    made = CaseFile(agent=file.agent if file is not None else None, cases=[*others, case])
+    named = None if agent is None else Path(os.path.relpath(agent.resolve(), path.resolve().parent)).as_posix()
+    made = CaseFile(agent=file.agent if file is not None else named, cases=[*others, case])
     path.write_text(dump_cases(made), encoding="utf-8")
 
 
-async def _of(saver: BaseCheckpointSaver[Any], session_id: str) -> list[Case]:
-    """Return the cases of the rated answers of one session, in order."""
+async def _of(saver: BaseCheckpointSaver[Any], session_id: str, *, unrated: bool = False) -> list[Case]:
+    """Return the cases of the rated answers of one session, in order.
+
+    With `unrated`, a session without feedback has the case of its newest answer.
+    """
     found = await EventReader(None, saver, session_id).read_tail(pending=True)
     events = found[1] if found is not None else []
-    if not (ratings := newest_feedback(events)):
+    ratings: Mapping[int, Mapping[str, Mapping[str, Any]]] = newest_feedback(events)
+    if unrated and not ratings:
+        ratings = {at: {} for at, entry in enumerate(events) if entry["type"] == "agent_response"}
+        ratings = dict([*ratings.items()][-1:])
+    if not ratings:
         return []
     recording = await read_recording(saver, session_id)
     ends = [*accumulate(len(own) for own in inputs_of(events))]
@@ -114,7 +134,7 @@ def _case(recording: Recording, number: int, answer: int, ratings: Sequence[Mapp
         recording: The session.
         number: Number of the answer's input, from 1.
         answer: Index of the answer's event.
-        ratings: The feedback on it, at least one.
+        ratings: The feedback on it.
     """
     content = case_content(f"{recording.session_id}-{answer}", recording.inputs[:number])
     down = [each for each in ratings if each["rating"] == "down"]

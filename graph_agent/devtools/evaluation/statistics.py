@@ -167,6 +167,10 @@ class InputRow:
     """Cost in the currency of the price table; None without prices."""
     thumbs: float | None
     """Share of thumbs up among the feedback on its answers; None without feedback."""
+    up: int
+    """Thumbs up on its answers, the newest of each person."""
+    down: int
+    """Thumbs down on its answers."""
     seconds: float
     """Seconds from the begin to the end of the input, without waits for a person."""
     early: EarlyWork
@@ -185,7 +189,7 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
     ratings = ratings_of(events)
     first = 0
     for own in inputs_of(events):
-        rated = [ratings[at] for at in range(first, first + len(own)) if at in ratings]
+        rated = [each for at in range(first, first + len(own)) for each in ratings.get(at, ())]
         first += len(own)
         (span,) = spans_of(own)
         if span.status == "RUNNING" or span.duration_s is None:
@@ -200,7 +204,9 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
             steps=sum(bool(plan["calls"]) for plan in plans),
             tokens=span.input_tokens + span.output_tokens,
             cost=span.cost,
-            thumbs=fmean(each for one in rated for each in one) if rated else None,
+            thumbs=fmean(rated) if rated else None,
+            up=rated.count(1.0),
+            down=rated.count(0.0),
             seconds=max(0.0, span.duration_s - waits),
             early=span.early,
         )
@@ -274,7 +280,8 @@ class Arm:
         return found
 
     def as_json(self, first: Arm | None) -> dict[str, Any]:
-        """Return the arm as plain JSON: name, number of inputs, estimates, the 95th percentile of the seconds.
+        """Return the arm as plain JSON: name, numbers of inputs and of thumbs, estimates, the 95th percentile of the
+        seconds.
 
         If anything began before a plan asked for it, its sums are added as `early`. With `first`, the differences from
         that arm are added as `minus_first`.
@@ -282,7 +289,8 @@ class Arm:
         estimates = {name: each.as_json() for name, each in self.estimates().items()}
         seconds = sorted(self.values("seconds"))
         estimates["seconds"]["p95"] = round(seconds[min(len(seconds) - 1, int(len(seconds) * 0.95))], 6)
-        found = {"arm": self.name, "inputs": len(self.rows), **estimates}
+        rated = {"thumbs_up": sum(row.up for row in self.rows), "thumbs_down": sum(row.down for row in self.rows)}
+        found = {"arm": self.name, "inputs": len(self.rows), **rated, **estimates}
         if (early := self.early).started:
             found["early"] = early.as_json()
         if first is not None:

@@ -23,7 +23,8 @@ from graph_agent.interfaces.cli.memory import edit_fact, forget, memory
 from graph_agent.interfaces.cli.replay import replay
 from graph_agent.interfaces.cli.run import chat, resume, run
 from graph_agent.interfaces.cli.serving import a2a, acp, mcp, serve
-from graph_agent.interfaces.cli.sessions import abort, export_, follow_up, import_, prune, rm, sessions, steer
+from graph_agent.interfaces.cli.session_list import sessions
+from graph_agent.interfaces.cli.sessions import abort, export_, follow_up, import_, prune, rm, steer
 from graph_agent.interfaces.cli.terminal import Terminal, escape_unencodable, log_stream
 from graph_agent.interfaces.cli.trace import trace
 

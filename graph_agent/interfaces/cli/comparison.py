@@ -17,8 +17,11 @@ from graph_agent.interfaces.cli.options import (
     open_sessions,
 )
 from graph_agent.interfaces.cli.terminal import Terminal
+from graph_agent.interfaces.cli.texts import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graph_agent.devtools.evaluation.statistics import Arm, InputRow
 
 _MOST_NAMED = 20
@@ -51,8 +54,9 @@ def report(
 
     # Times of events are in UTC.
     begin = None if since is None else since.replace(tzinfo=UTC)
-    rows, begun, unread = run_async(_rows(database_url_of(config, db), by))
-    arms = arms_of(row for row in rows if begin is None or row.at >= begin)
+    found, begun, unread = run_async(_rows(database_url_of(config, db), by))
+    chosen = [[row for row in rows if begin is None or row.at >= begin] for rows in found]
+    arms = arms_of(row for rows in chosen for row in rows)
     out, err = Terminal(), Terminal(stderr=True)
     if as_json:
         for arm in arms:
@@ -60,6 +64,8 @@ def report(
     elif arms:
         for line in [*_lines(arms, by), *_early_lines(arms, by)]:
             out.line(line)
+        if feedback := _feedback_line(chosen):
+            out.line(feedback)
     else:
         err.print("There are no such inputs yet.", style="dim")
     if begun:
@@ -69,7 +75,7 @@ def report(
         err.line(f"warning: session {session_id} was left out: {fault}", style="yellow")
 
 
-async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], list[tuple[str, str]]]:
+async def _rows(address: str, field: str) -> tuple[list[list[InputRow]], list[str], list[tuple[str, str]]]:
     """Read every session of a database.
 
     Args:
@@ -77,15 +83,15 @@ async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], li
         field: The event field whose value is the group of an input.
 
     Returns:
-        The inputs that have ended; the ids of sessions whose newest input has not ended; and the ids of sessions that
-        cannot be read, each with the reason.
+        The inputs of each session that have ended; the ids of sessions whose newest input has not ended; and the ids of
+        sessions that cannot be read, each with the reason.
     """
     from graph_agent.base.errors import GraphAgentError
     from graph_agent.devtools.evaluation.statistics import rows_of
     from graph_agent.session.history import EventReader, list_threads
     from graph_agent.session.trace import spans_of
 
-    rows: list[InputRow] = []
+    rows: list[list[InputRow]] = []
     begun: list[str] = []
     unread: list[tuple[str, str]] = []
     async with open_sessions(address) as (saver, _):
@@ -93,13 +99,23 @@ async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], li
             try:
                 found = await EventReader(None, saver, session_id).read_tail(pending=True)
                 events = found[1] if found is not None else []
-                rows += rows_of(events, field)
+                rows.append([*rows_of(events, field)])
                 if events and spans_of(events)[-1].status == "RUNNING":
                     begun.append(session_id)
             # One damaged session must not hide the others.
             except GraphAgentError as error:
                 unread.append((session_id, str(error)))
     return rows, begun, unread
+
+
+def _feedback_line(sessions: Sequence[Sequence[InputRow]]) -> str:
+    """Return the numbers of thumbs and of sessions with feedback in words; an empty text without feedback.
+
+    `sessions` has the inputs of each session.
+    """
+    up, down = (sum(getattr(row, name) for rows in sessions for row in rows) for name in ("up", "down"))
+    rated = sum(any(row.up + row.down for row in rows) for rows in sessions)
+    return f"feedback: {up} up, {down} down, in {counted(rated, 'session')}" if rated else ""
 
 
 def _lines(arms: list[Arm], by: str) -> list[str]:

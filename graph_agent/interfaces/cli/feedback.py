@@ -42,7 +42,7 @@ def feedback(
         str | None,
         typer.Option(
             "--answer",
-            help="The answer: number of its event, id of its input, or id of its message.",
+            help="The answer: number of its event, id of its input or message, or id that an API returned.",
             show_default="the newest",
         ),
     ] = None,
@@ -82,7 +82,8 @@ def feedback(
     if case is not None and made is not None:
         from graph_agent.devtools.evaluation.from_feedback import add_case
 
-        add_case(case, file, made)
+        # With --db, there may be no agent file.
+        add_case(case, file, made, config if config.exists() else None)
         Terminal(stderr=True).print(f"{case} has the case {made.name}.", style="dim")
 
 

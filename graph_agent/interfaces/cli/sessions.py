@@ -1,4 +1,5 @@
-"""Implements the commands on stored sessions: `sessions`, `prune`, `steer`, `follow-up` and `abort`.
+"""Implements the commands on stored sessions: `sessions export`, `import` and `rm`, `prune`, `steer`, `follow-up` and
+`abort`.
 
 The last three control a running session of this or another process.
 """
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -43,23 +44,7 @@ if TYPE_CHECKING:
 
     from graph_agent.agent_file.spec import AgentSpec
     from graph_agent.base.inbox import NoteKind
-    from graph_agent.session.history import SessionSummary
     from graph_agent.storage.checkpoints.maintenance import PruneReport
-
-_COLUMNS = ("SESSION", "STATUS", "MESSAGES", "MODEL CALLS", "AGE", "TITLE", "FEEDBACK")
-_ACTIVITIES = {
-    "running": "running",
-    "waiting": "waiting for an answer",
-    "interrupted": "interrupted",
-    "newer": "needs a newer version",
-    "damaged": "damaged",
-}
-"""Activity of a session → its status in words.
-
-An idle session is not among them: it has the status of its newest input.
-"""
-_STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red", "damaged": "red"}
-"""Activity of a session → style of rich."""
 
 _STANDARD = Path("-")
 _DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
@@ -78,87 +63,6 @@ _WHEN: dict[tuple[NoteKind, bool], str] = {
     ("follow_up", True): "after the answer to its next input",
 }
 """(Kind of message, whether the session is idle) → when the message takes effect, as the end of a sentence."""
-
-
-def sessions(
-    context: typer.Context,
-    config: ConfigOption = AGENT_FILE,
-    db: DbOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of sessions; 0 for all.")] = 50,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the ids only.")] = False,
-    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per session.")] = False,
-) -> None:
-    """List the sessions of an agent's database, newest first: status, messages, model calls, age, title and feedback.
-
-    On a terminal it is a table. Elsewhere the columns are separated by tabs, without a heading.
-    """
-    if context.invoked_subcommand is not None:
-        return
-    out, err = Terminal(), Terminal(stderr=True)
-    found = run_async(_summaries(database_url_of(config, db), limit + 1 if limit else None))
-    shown = found[:limit] if limit else found
-    if not found and not json_lines:
-        err.print("There are no sessions yet.", style="dim")
-    elif json_lines:
-        for each in shown:
-            typer.echo(json.dumps(asdict(each)))
-    elif quiet:
-        for each in shown:
-            out.line(each.id)
-    else:
-        _print(out, shown)
-    if len(shown) < len(found) and not json_lines:
-        err.print(f"The newest {limit} are shown; --limit 0 shows all.", style="dim")
-
-
-async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
-    """Return the summaries of a database's sessions, newest first; at most `limit`, None for all."""
-    from graph_agent.session.history import summarize_sessions
-
-    async with open_sessions(address) as (saver, is_running):
-        return await summarize_sessions(saver, is_running, limit=limit)
-
-
-def _print(out: Terminal, shown: list[SessionSummary]) -> None:
-    """Print sessions as a table on a terminal, elsewhere as lines of columns separated by tabs."""
-    now = datetime.now(UTC)
-    rows = []
-    for each in shown:
-        counts = ("" if count is None else str(count) for count in (each.messages, each.model_calls))
-        about = (age(each.updated_at, now), each.title, thumbs(each.thumbs_up, each.thumbs_down))
-        rows.append((each.id, status_text(each), *counts, *about))
-    if not out.is_terminal:
-        for row in rows:
-            typer.echo("\t".join(map(printable, row)))
-        return
-    out.table(_COLUMNS, rows, [_STYLES.get(each.activity, "") for each in shown], right=("MESSAGES", "MODEL CALLS"))
-
-
-def status_text(summary: SessionSummary) -> str:
-    """Return a session's activity in words, e.g. `waiting for an answer`; for an idle session the status of its newest
-    input, e.g. `done`.
-    """
-    return _ACTIVITIES.get(summary.activity, summary.status.lower().replace("_", " "))
-
-
-def thumbs(up: int, down: int) -> str:
-    """Return the numbers of positive and negative ratings, e.g. `2 up, 1 down`; an empty text if both are 0."""
-    return ", ".join(f"{count} {name}" for count, name in ((up, "up"), (down, "down")) if count)
-
-
-def age(moment: str, now: datetime) -> str:
-    """Return the time from `moment` (ISO 8601 with a zone) to `now` in its largest unit, rounded down: `40 s`, `5 min`,
-    `3 h`, `2 d`.
-
-    The result is an empty text if `moment` is empty, and `0 s` if it is in the future.
-    """
-    if not moment:
-        return ""
-    seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 def _check_form(value: str) -> str:

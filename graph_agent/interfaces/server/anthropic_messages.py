@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
+import secrets
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -210,12 +210,13 @@ class _AnthropicDialect(ChatDialect):
 
     Args:
         model: The model's name in the request.
+        token: Names the answer.
         input_tokens: Estimate of the request's tokens.
     """
 
-    def __init__(self, model: str, input_tokens: int) -> None:
+    def __init__(self, model: str, token: str, input_tokens: int) -> None:
         self._model = model
-        self._id = f"msg_{uuid.uuid4().hex}"
+        self._id = f"msg_{token}"
         self._input_tokens = input_tokens
         self._blocks = 0
         """Index of the open block, or of the next one."""
@@ -223,6 +224,10 @@ class _AnthropicDialect(ChatDialect):
         """Type of the open block; None if none is open."""
         self._texts: list[tuple[Literal["text", "thinking"], list[str]]] = []
         """Type and text, in pieces, of each block of text or reasoning."""
+
+    def resume(self, token: str) -> None:
+        """Name the answer after the request that began its input."""
+        self._id = f"msg_{token}-{secrets.token_hex(4)}"
 
     def start_frames(self) -> Iterable[str]:
         """Yield the event `message_start` with the estimated usage, and a `ping`."""
@@ -355,9 +360,9 @@ async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint
     return await endpoint.answer(body, read_messages_request, _dialect)
 
 
-def _dialect(body: MessagesRequest) -> _AnthropicDialect:
+def _dialect(body: MessagesRequest, token: str) -> _AnthropicDialect:
     """Return the format of the answer to a request, with an estimate of the request's tokens."""
-    return _AnthropicDialect(body.model, tokens_of(body))
+    return _AnthropicDialect(body.model, token, tokens_of(body))
 
 
 @router.post("/count_tokens", responses=_ERRORS)

@@ -17,7 +17,7 @@ from graph_agent.interfaces.server.parameters import RequestServices
 from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.interfaces.server.sessions import CallerSessions, SessionId
 
-_ERRORS = models.control_errors({404: "No such session, or no rating of this answer"})
+_ERRORS = models.control_errors({404: "No such session, or no such answer with feedback"})
 
 router = APIRouter(tags=["Sessions"], responses=_ERRORS)
 
@@ -25,19 +25,27 @@ router = APIRouter(tags=["Sessions"], responses=_ERRORS)
 @router.get("/sessions/{session_id}/case")
 async def get_case(
     session_id: SessionId,
-    answer: Annotated[int, Query(ge=0, le=2**31, description="seq of the `agent_response` event, which has feedback.")],
     caller_sessions: CallerSessions,
     server: RequestServices,
+    answer: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=2**31,
+            description="seq of the `agent_response` event, which has feedback; by default the newest answer with "
+            "feedback, or the newest one if none has.",
+        ),
+    ] = None,
 ) -> models.EvaluationCase:
-    """Return a rated answer as a case of `graph-agent eval`, the same as `graph-agent feedback --case` writes.
+    """Return an answer as a case of `graph-agent eval`, the same as `graph-agent feedback --case` writes.
 
-    The status is 404 if the answer has no feedback.
+    The status is 404 if the named answer has no feedback.
     """
     session = await caller_sessions.session(session_id)
     # Imported here: it takes long, and most servers are never asked for a case.
     evaluation = await asyncio.to_thread(import_module, "graph_agent.devtools.evaluation.from_feedback")
-    name = f"{session_id}-{answer}"
-    text = await evaluation.case_for_client(server.chat.runs.host.saver, session.id, answer, name)
-    if text is None:
-        raise ProblemError("not_found", f"Answer {answer} has no feedback; rate it first.", param="answer")
-    return models.EvaluationCase(name=name, yaml=text)
+    found = await evaluation.case_for_client(server.chat.runs.host.saver, session.id, answer, session_id)
+    if found is None:
+        why = "The session has no answer yet." if answer is None else f"Answer {answer} has no feedback; rate it first."
+        raise ProblemError("not_found", why, param="answer")
+    return models.EvaluationCase(name=found[0], yaml=found[1])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
-import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -372,11 +372,15 @@ class _OpenAIDialect(ChatDialect):
         include_usage: Whether a stream's last chunk has the usage.
     """
 
-    def __init__(self, model: str, *, include_usage: bool) -> None:
+    def __init__(self, model: str, token: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._metadata = {"id": f"chatcmpl-{token}", "created": int(time.time()), "model": model}
+
+    def resume(self, token: str) -> None:
+        """Name the answer after the request that began its input."""
+        self._metadata["id"] = f"chatcmpl-{token}-{secrets.token_hex(4)}"
 
     def start_frames(self) -> Iterable[str]:
         """Yield the first chunk, which has the role and an empty text."""
@@ -508,9 +512,10 @@ async def create_chat_completion(
     return await endpoint.answer(body, read_chat_request, _dialect)
 
 
-def _dialect(body: ChatCompletionRequest) -> _OpenAIDialect:
+def _dialect(body: ChatCompletionRequest, token: str) -> _OpenAIDialect:
     """Return the format of the answer to a request."""
-    return _OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    return _OpenAIDialect(body.model, token, include_usage=include_usage)
 
 
 @router.get("/models", responses=_MODEL_ERRORS)

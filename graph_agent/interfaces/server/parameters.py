@@ -16,7 +16,13 @@ from graph_agent.interfaces.server.admission.body import run_in_thread
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, caller
 from graph_agent.interfaces.server.chat.handler import ChatDialect, ChatHandler
 from graph_agent.interfaces.server.chat.run_spec import with_key
-from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
+from graph_agent.interfaces.server.chat.schemas import (
+    SESSION_ID,
+    ChatRequest,
+    answer_token_of,
+    check_amount,
+    checked_session_id,
+)
 from graph_agent.interfaces.server.problems import ProblemError, stopping
 from graph_agent.interfaces.server.readiness import ReadinessCheck
 from graph_agent.interfaces.server.sse import EventStream
@@ -165,14 +171,16 @@ class ChatEndpoint:
             return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
         return None if in_body is None else checked_session_id(in_body)
 
-    async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
+    async def answer(
+        self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B, str], ChatDialect]
+    ) -> Response:
         """Run the request, and return the response; raise `ProblemError` if the request cannot be answered.
 
         Args:
             body: The body of the request.
             read: Converts the body to a `ChatRequest`. A large body is converted in a thread.
-            dialect: Returns the object that formats the answer to the body. It is called in a thread if the body is
-                large.
+            dialect: Returns the object that formats the answer, from the body and a token for the answer's id. It is
+                called in a thread if the body is large.
         """
         self.services.check_body(body)
         chat_request = await run_in_thread(self.request, read, body)
@@ -183,7 +191,9 @@ class ChatEndpoint:
             progress_as_field=self.progress_as_field,
         )
         chat_request = await run_in_thread(self.request, partial(with_key, key=self.idempotency_key), chat_request)
-        answer_format = await run_in_thread(self.request, dialect, body)
+        token = answer_token_of(self.caller.name, chat_request)
+        chat_request = replace(chat_request, answer_token=token)
+        answer_format = await run_in_thread(self.request, dialect, body, token)
         return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
 
 

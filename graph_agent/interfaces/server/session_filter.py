@@ -87,6 +87,8 @@ class SessionFilter:
     """Text that the id or the title contains, ignoring case."""
     status: str = ""
     """Activity such as `waiting`, or the status of an idle session such as `completed`, ignoring case."""
+    rated: bool = False
+    """Whether only sessions with feedback on an answer are listed."""
     tool: str = ""
     """Name of a tool or a delegate that the session has called."""
     min_cost: float = 0.0
@@ -114,6 +116,8 @@ class SessionFilter:
         shown = summary["status"] if summary["activity"] == "idle" else summary["activity"]
         if self.status and self.status.casefold() != shown.casefold():
             return False
+        if self.rated and not summary["thumbs_up"] + summary["thumbs_down"]:
+            return False
         if self.tool and not {self.tool, f"delegate_to_{self.tool}"} & {*summary["tools"]}:
             return False
         if self.min_cost > 0 and summary["total_cost"] < self.min_cost:
@@ -134,6 +138,7 @@ def session_filter(
     status: Annotated[
         str, Query(description="`waiting`, `running` or `interrupted`; or of an idle session, its status.")
     ] = "",
+    rated: Annotated[bool, Query(description="Only sessions with feedback on an answer.")] = False,
     tool: Annotated[str, Query(description="Name of a tool or a delegate that the session has called.")] = "",
     min_cost: Annotated[float, Query(ge=0, description="Minimum cost of all its model calls.")] = 0.0,
     since: Annotated[datetime | None, Query(description="Only sessions whose newest step is not older.")] = None,
@@ -143,4 +148,4 @@ def session_filter(
     ] = False,
 ) -> SessionFilter:
     """Return the filter in a request's query, as a dependency of routes."""
-    return SessionFilter(search, status, tool, min_cost, since, until, totals)
+    return SessionFilter(search, status, rated, tool, min_cost, since, until, totals)

@@ -39,9 +39,9 @@ export class SessionList extends Still {
 
   get query() {
     const { search, filters, isOpen } = this.state;
-    const { status, tool, cost, since, until } = filters;
+    const { status, rated, tool, cost, since, until } = filters;
     const day = (text, add) => new Date(new Date(`${text}T00:00`).getTime() + add).toISOString();
-    const given = { search, status, tool, min_cost: cost, since: since && day(since, 0), until: until && day(until, 864e5), totals: isOpen || undefined };
+    const given = { search, status, rated, tool, min_cost: cost, since: since && day(since, 0), until: until && day(until, 864e5), totals: isOpen || undefined };
     return Object.entries(given).map(([name, value]) => (value ? `&${name}=${inUrl(value)}` : "")).join("");
   }
 
@@ -113,6 +113,7 @@ export class SessionList extends Still {
       <div class="fields">
         <label>Status <select name="status" value=${filters.status || ""} onChange=${given}><option value="">any</option>
           ${STATES.map((one) => html`<option value=${one}>${one.replace("_", " ")}</option>`)}</select></label>
+        <label>Feedback <select name="rated" value=${filters.rated || ""} onChange=${given}><option value="">any</option><option value="true">rated</option></select></label>
         <label>Tool <input name="tool" list="tools" value=${filters.tool || ""} onInput=${given} /></label>
         <datalist id="tools">${tools.map((one) => html`<option value=${one} />`)}</datalist>
         <label>Cost from <input name="cost" type="number" min="0" step="any" value=${filters.cost || ""} onInput=${given} /></label>

@@ -12,10 +12,11 @@ AGENT = {"name": "guide", "model": "openai:gpt-4o-mini", "db": "sqlite:///guide.
 
 
 def rated_folder(folder: Path) -> Path:
-    """A folder with an agent whose session has two answers, of which none is rated."""
+    """A folder with an agent that has a session with two answers, and another one; no answer is rated."""
     (folder / "agent.yaml").write_text(yaml.safe_dump(AGENT))
     for text, reply in (("Capital of France?", "Paris."), ("And of Italy?", "Milan.")):
         run_cli(folder, "run", "--session", "s1", text, script=[reply])
+    run_cli(folder, "run", "--session", "s0", "Hello", script=["Hi."])
     return folder
 
 
@@ -25,11 +26,13 @@ def test_an_answer_is_rated_on_the_command_line_and_listed(tmp_path: Path) -> No
     rated = run_cli(folder, "feedback", "s1", "up", "--answer", "2", "--note", "Right.", "--by", "ana")
 
     events = run_cli(folder, "events", "s1", "--last", "1").stdout.split(maxsplit=2)
-    listed = run_cli(folder, "sessions").stdout
+    (listed,) = (line for line in run_cli(folder, "sessions").stdout.splitlines() if line.startswith("s1"))
     report = run_cli(folder, "report").stdout.splitlines()
+    only_rated = run_cli(folder, "sessions", "--rated", "--quiet").stdout.split()
     assert (rated.returncode, rated.stdout) == (0, "Rated answer 2 of session s1: up\n")
+    assert (only_rated, report[-1]) == (["s1"], "feedback: 1 up, 0 down, in 1 session")
     assert events[2] == "feedback             up on answer 2 by ana: Right.\n"
-    assert listed.rstrip("\n").split("\t")[-1] == "1 up"
+    assert listed.split("\t")[-1] == "1 up"
     assert "thumbs" in report[0].split()
 
 
@@ -51,7 +54,9 @@ def test_a_rated_answer_is_added_to_a_file_of_cases(tmp_path: Path) -> None:
     for rating in ("up", "down"):
         run_cli(folder, "feedback", "s1", rating, "--note", "It is Rome.", "--case", "cases.yaml")
 
-    (case,) = yaml.safe_load((folder / "cases.yaml").read_text())["cases"]
+    ran = run_cli(folder, "eval", "cases.yaml", script=["Paris.", "Rome.", '{"score": 1, "reason": "It is Rome."}'])
+    written = yaml.safe_load((folder / "cases.yaml").read_text())
+    (case,) = written["cases"]
     rubric = (
         "People rated this answer down, and a good answer avoids what they disliked: Milan.\nuser wrote: It is Rome."
     )
@@ -64,6 +69,7 @@ def test_a_rated_answer_is_added_to_a_file_of_cases(tmp_path: Path) -> None:
         },
         "expect": {"answer": {"judge": {"rubric": rubric}}, "status": "COMPLETED"},
     }
+    assert (written["agent"], ran.returncode, ran.stdout.splitlines()[0][:10]) == ("agent.yaml", 0, "pass  s1-6")
 
 
 def test_feedback_for_an_unusable_file_of_cases_is_not_stored(tmp_path: Path) -> None:
@@ -73,7 +79,7 @@ def test_feedback_for_an_unusable_file_of_cases_is_not_stored(tmp_path: Path) ->
     refused = [run_cli(folder, "feedback", "s1", "up", "--case", name) for name in ("bad.yaml", "no/cases.yaml", ".")]
 
     listed = run_cli(folder, "sessions")
-    assert ([each.returncode for each in refused], listed.stdout.rstrip("\n").split("\t")[-1]) == ([2] * 3, "")
+    assert ([each.returncode for each in refused], "up" in listed.stdout) == ([2] * 3, False)
 
 
 def test_an_evaluation_runs_the_rated_answers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.interfaces.cli.sessions import age
+from graph_agent.interfaces.cli.session_list import age
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.session.history import EventReader, SessionSummary, shortened_line, summarize_sessions
 from graph_agent.storage.checkpoints.open import open_reader
@@ -208,6 +208,9 @@ def test_sessions_show_their_state_while_one_runs_and_one_waits(tmp_path: Path) 
         run.process.wait()
         after = run_cli(folder, "sessions", "--json", "--limit", "1")
 
+    cut_off = run_cli(folder, "sessions", "--status", "interrupted", "--quiet")
+    unknown = run_cli(folder, "sessions", "--status", "crashed")
+
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
     [shown], [left] = ([json.loads(line) for line in given.stdout.splitlines()] for given in (as_json, after))
     assert waiting.returncode == 4
@@ -221,6 +224,8 @@ def test_sessions_show_their_state_while_one_runs_and_one_waits(tmp_path: Path) 
         "running",
         "interrupted",
     )
+    assert cut_off.stdout.split() == ["runs"]
+    assert (unknown.returncode, "'crashed' is no status" in unknown.stderr) == (2, True)
 
 
 def test_events_are_followed_in_another_process(tmp_path: Path) -> None:

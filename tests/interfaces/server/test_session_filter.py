@@ -18,12 +18,14 @@ def test_sessions_are_filtered_by_what_they_have_done(tmp_path: Path) -> None:
         for id_, text in (("plain", "hello"), ("calls", '!call look_up {"key": "a"}')):
             body = {"model": "parrot", "messages": [{"role": "user", "content": text}], "metadata": {"session_id": id_}}
             http.post("/v1/chat/completions", json=body).raise_for_status()
+        http.post("/sessions/plain/feedback", json={"rating": "up"}).raise_for_status()
         with_totals = http.get("/memory/summaries", params={"totals": True}).json()["sessions"]
         found = {
             "all": ids(),
             "tool": ids(tool="look_up"),
             "status": ids(status="completed"),
             "other status": ids(status="waiting"),
+            "rated": ids(rated=True),
             "cost": ids(min_cost=1e9),
             "since": ids(since="2100-01-01T00:00:00Z"),
             "until": ids(until="2100-01-01T00:00:00"),
@@ -37,6 +39,7 @@ def test_sessions_are_filtered_by_what_they_have_done(tmp_path: Path) -> None:
         "tool": ["calls"],
         "status": ["calls", "plain"],
         "other status": [],
+        "rated": ["plain"],
         "cost": [],
         "since": [],
         "until": ["calls", "plain"],

@@ -272,6 +272,9 @@ class ChatDialect(Protocol):
     The methods are called in the order of the answer. Those with a default may be inherited.
     """
 
+    def resume(self, token: str) -> None:
+        """Name the answer after the request that began its input; called before the first frame, if it is another."""
+
     def start_frames(self) -> Iterable[str]:
         """Yield the frames that begin a stream."""
         ...
@@ -355,6 +358,8 @@ class ChatHandler:
         # A server that ends before it has sent the whole answer must still know the attempt.
         async with AsyncExitStack() as sent, AsyncExitStack() as stack:
             run = await stack.enter_async_context(self.started(http_request, caller, request, attempt, sent))
+            if run.spec.answer_token:
+                dialect.resume(run.spec.answer_token)
             headers = self.session_headers(run.spec.session_id)
             if not request.stream:
                 answer = await self._answer_whole(http_request, run, request, dialect, headers, keep)

@@ -36,7 +36,9 @@ from graph_agent.interfaces.server.chat.schemas import (
     check_conversation,
     new_messages,
     results_by_call,
+    token_in,
     trailing_results,
+    with_token,
 )
 from graph_agent.interfaces.server.host import Host, thread_token
 from graph_agent.interfaces.server.problems import InvalidRequestError
@@ -92,6 +94,8 @@ class RunSpec:
     """How errors name the session."""
     is_attempt: bool = False
     """Whether an equal request may continue the run. It can then be stopped when its client leaves."""
+    answer_token: str = ""
+    """Id of the message whose input the run resumes, if a request named it; else empty."""
     refused: str = ""
     """Why the message answers no open question, so that the question is asked again; empty if it was accepted."""
     scope: RunHandle = field(default_factory=RunHandle)
@@ -315,7 +319,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
     state = await host.kept.aget_state(spec.config)
     if not state.values:
         check_conversation(request.messages)
-        return _with_input(spec, {"messages": request.messages}, request.context())
+        return _with_input(spec, {"messages": with_token(request.messages, request.answer_token)}, request.context())
     results, user_messages = trailing_results(request.messages)
     is_answer = bool(results or request.decisions)
     if is_answer and (resumed := await _resume(spec, caller, request, results, user_messages)):
@@ -336,7 +340,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         return await _decide(spec, caller, request, state)
     if (asked := open_question(state)) is not None:
         return _answer_question(spec, request, state, asked)
-    return _with_input(spec, {"messages": new}, request.context())
+    return _with_input(spec, {"messages": with_token(new, request.answer_token)}, request.context())
 
 
 async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
@@ -424,9 +428,7 @@ async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: S
 
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
-    """Return whether a run has received these results and was stopped before its answer, so that it must only be
-    continued.
-    """
+    """Return whether a run has received these results and was stopped before its answer, so that it is continued."""
     # `next` would not do: it is also empty for a task whose superstep was never stored.
     if state.interrupts or not state.tasks:
         return False
@@ -476,10 +478,10 @@ def _with_input(
         before: The state of the input that the run resumes; None for a new input.
         notes: Messages that the model reads before its next plan.
     """
-    complete = replace(spec, graph_input=graph_input, context=context, scope=RunHandle(brought=notes))
-    if before is None:
-        return complete
-    return replace(complete, used_before=before.values.get("usage", NO_USAGE))
+    if before is not None:
+        used = before.values.get("usage", NO_USAGE)
+        spec = replace(spec, used_before=used, answer_token=token_in(before.values))
+    return replace(spec, graph_input=graph_input, context=context, scope=RunHandle(brought=notes))
 
 
 def with_open_calls(context: dict[str, Any], interrupts: Sequence[Interrupt]) -> dict[str, Any]:
@@ -588,9 +590,7 @@ def answers_to_approvals(
 
 
 def pending_question(messages: Sequence[AnyMessage]) -> str | None:
-    """Return the thread's name in the marker of the question that the last messages of a conversation answer; None
-    without one.
-    """
+    """Return the thread's name in the marked question that a conversation's last messages answer; None without one."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             found = _MARKER.search(message.text[-60:])

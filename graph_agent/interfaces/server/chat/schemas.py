@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -20,6 +22,7 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 
 FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 """Pattern of the names of functions."""
+_ANSWER_TOKEN = re.compile(r"[0-9a-f]{32}")
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 """Pattern of session ids. A slash is excluded, because it would give access to sessions of another key."""
 
@@ -257,6 +260,8 @@ class ChatRequest:
     """The session to continue or create; None for a request that carries its whole history."""
     is_stored: bool = True
     """Whether the request may belong to a session; if not, neither a header nor a field names one."""
+    answer_token: str = ""
+    """Id of the message of a new input in a session, by which feedback finds the answer; empty for a random one."""
     session_label: str = "This session"
     """How errors name the session, for APIs in which clients do not name it by its id."""
     stream: bool = False
@@ -375,3 +380,28 @@ def _all_answered(open_ids: set[str]) -> None:
     if open_ids:
         listed = ", ".join(sorted(open_ids))
         raise InvalidRequestError(f"These calls have no result right behind them: {listed}.", "messages")
+
+
+def answer_token_of(caller: str, request: ChatRequest) -> str:
+    """Return the token of the answer to a new request: 32 hexadecimal digits, the same for a repeated idempotency key.
+
+    It is the id of the user's message, and the id of the answer contains it. `caller` is the owner of the API key.
+    """
+    if request.mark is None:
+        return uuid.uuid4().hex
+    named = f"{caller}\0{request.session_id or ''}\0{request.mark.id}"
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def token_in(values: Mapping[str, Any]) -> str:
+    """Return the token of the newest input in a session's state; empty if no request named it."""
+    named = (values.get("loop") or {}).get("last_input_id", "")
+    return named if _ANSWER_TOKEN.fullmatch(named) else ""
+
+
+def with_token(messages: Sequence[AnyMessage], token: str) -> list[AnyMessage]:
+    """Return messages, of which the last one, if it is the user's, has the id `token`; unchanged for an empty token."""
+    *before, last = messages
+    if token and isinstance(last, HumanMessage):
+        last = last.model_copy(update={"id": token})
+    return [*before, last]

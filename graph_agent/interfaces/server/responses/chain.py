@@ -134,6 +134,7 @@ class Chains:
             offers_own_tools=bool(own_tools),
             stream=bool(body.stream),
             new_call_token=token,
+            answer_token=token,
             marks_questions=True,
             decisions=decisions,
             shows_reasoning=summary_wanted(body) is not None or schemas.ENCRYPTED_REASONING in (body.include or []),

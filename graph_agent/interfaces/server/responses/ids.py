@@ -59,6 +59,11 @@ def token_of_response(id_: str) -> str | None:
     return found[1] if found else None
 
 
+def token_of_answer(id_: str) -> str | None:
+    """Return the token of the response with an id, or with an item of this id; None for another text."""
+    return token_of_response(id_) or token_of_item(id_)
+
+
 def token_of_item(id_: str) -> str | None:
     """Return the token in the id of an item, a call or an approval request, which names its response; None for any
     other text.
