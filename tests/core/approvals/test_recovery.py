@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver
 from tests.support.agents import asks, kinds, thread
 from tests.support.approvals import Desk, asked
+from tests.support.budgets import Clock
 from tests.support.result_texts import NOT_STARTED, UNDECIDED
 from tests.support.warm_process import warm_python
 
@@ -207,11 +207,10 @@ async def test_a_resume_without_an_answer_asks_again_and_repeats_no_call() -> No
     )
 
 
-async def test_the_time_that_a_person_takes_does_not_count_for_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_that_a_person_takes_does_not_count_for_the_deadline(clock: Clock) -> None:
     desk = Desk(MIXED, "Done.", config={"deadline_s": 60})
     await desk.session.run("go")
-    now = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: now() + 3600)
+    clock.forward(3600)
     result = await desk.session.resume(approve())
 
     assert (result.stop_reason, result.answer) == ("completed", "Done.")
