@@ -42,7 +42,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test compiled test-pythons attack attack-machines thorough documented restate phoenix providers recipes real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough documented restate phoenix providers recipes real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -77,12 +77,8 @@ cluster: $(CLUSTER)/.ready $(VENV)/.dev  ## Kill and pause instances of Aegra, R
 	TEST_CLUSTER_ROUNDS=$(ROUNDS) $(RUN) $(BIN)/pytest -m cluster tests/cluster
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
-	@echo "Collecting the tests in $(WORKERS) processes; the first results follow in about half a minute."
+	@echo "Importing the tests, for $(WORKERS) processes; the first results follow in about a quarter of a minute."
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
-
-# Each worker of `make test` would compile the tests and what they import, if no process has.
-compiled: $(VENV)/.dev
-	$(RUN) $(BIN)/pytest --collect-only -qq tests > /dev/null
 
 test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
 	$(RUN) $(BIN)/python -m tests.checks.pythons $(PYTHON_TESTS)

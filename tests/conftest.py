@@ -7,6 +7,7 @@ import inspect
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Import the tests once for all workers."""
+    from tests.support.forked_workers import fork_workers
+
+    fork_workers(config, specs)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Let the workers share a warm process."""
     node.workerinput["warm_process"] = offer_server()
@@ -59,33 +68,39 @@ def pytest_configure(config: pytest.Config) -> None:
         use_server(offer)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     """Mark as `thorough` the cases of which `make test` runs a sample.
 
     A test that is `sampled(n)` keeps each n-th case. Tests with the same parameters would leave out the same cases, so
     each begins at another one, by its name. Of the remaining cases of an asynchronous test, `_MOST_CASES` are kept,
     unless it is marked `every_case`: each of them runs an agent or a server, and most prove the same mechanism again.
+
+    A worker of `make test` does not make the other cases, which are almost half of all.
     """
-    tests: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if not any(mark.name in _OTHER_TARGETS for mark in item.iter_markers()):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for test, cases in tests.items():
-        if len(cases) == 1:
-            continue
-        kept = cases
-        if mark := cases[0].get_closest_marker("sampled"):
-            step = min(mark.args[0], len(cases))
-            kept = cases[zlib.crc32(test.rpartition("::")[2].encode()) % step :: step]
-        is_async = inspect.iscoroutinefunction(getattr(cases[0], "function", None))
-        if is_async and not cases[0].get_closest_marker("every_case"):
-            # Not each n-th case: in a product of parameters these would have some values in common.
-            kept = sorted(kept, key=lambda item: zlib.crc32(item.nodeid.encode()))[:_MOST_CASES]
-        left = {item.nodeid for item in kept}
-        for item in cases:
-            if item.nodeid not in left:
-                item.add_marker("thorough")
+    yield
+    test = metafunc.definition
+    of_test = {mark.name for mark in test.iter_markers()}
+    calls = metafunc._calls
+    cases = [call for call in calls if _OTHER_TARGETS.isdisjoint(of_test | {mark.name for mark in call.marks})]
+    if len(cases) < 2:
+        return
+    kept = cases
+    if mark := test.get_closest_marker("sampled"):
+        step = min(mark.args[0], len(cases))
+        kept = cases[zlib.crc32(test.name.encode()) % step :: step]
+    if inspect.iscoroutinefunction(metafunc.function) and "every_case" not in of_test:
+        # Not each n-th case: in a product of parameters these would have some values in common.
+        kept = sorted(kept, key=lambda call: zlib.crc32(f"{test.nodeid}[{call.id}]".encode()))[:_MOST_CASES]
+    left = {call.id for call in kept}
+    left_out = {call.id for call in cases if call.id not in left}
+    if hasattr(metafunc.config, "workerinput") and "not thorough" in metafunc.config.option.markexpr:
+        metafunc._calls = [call for call in calls if call.id not in left_out]
+    else:
+        thorough = pytest.mark.thorough.mark
+        metafunc._calls = [
+            replace(call, marks=[*call.marks, thorough] if call.id in left_out else call.marks) for call in calls
+        ]
 
 
 def pytest_collection_finish() -> None:

@@ -12,11 +12,13 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.generation.hypothesis import setup
 
 from tests.interfaces.server.process import Served
 from tests.support.chat_client import CHAT, answer, body, chat
 
 load_all_checks()
+setup()  # as its plug-in of pytest does, which every test would load
 _CHECKS = ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
 _EXAMPLES = 20 if settings.get_current_profile_name() == "thorough" else 2
 OPERATIONS = [
