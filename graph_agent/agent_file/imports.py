@@ -4,6 +4,7 @@ The agent file's folder is searched before the import path.
 """
 
 from __future__ import annotations
+import __future__
 
 import builtins
 import hashlib
@@ -71,10 +72,17 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
             # A module in the folder is meant, so that a missing attribute is an error.
             if missing_ok and not _is_local(module_name, folder):
                 return None
-            known = did_you_mean(attribute, [name for name in dir(found) if not name.startswith("_")])
+            known = did_you_mean(attribute, _named_in(found))
             raise ConfigError(f"{name!r}: {module_name!r} has no {attribute!r}; {known}")
         found = getattr(found, attribute)
     return found
+
+
+def _named_in(found: Any) -> list[str]:
+    """Return the public names of a module or a class for an error, without modules and features of `__future__`."""
+    noise = ModuleType | type(__future__.annotations)
+    names = (name for name in dir(found) if not name.startswith("_"))
+    return [name for name in names if not isinstance(inspect.getattr_static(found, name, None), noise)]
 
 
 def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:

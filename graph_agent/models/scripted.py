@@ -327,11 +327,9 @@ class MockChatModel(ScriptedChatModel):
 def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatModel | None:
     """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of replies.
 
-    A reply is a string, or an object or array of objects with calls, as for `ScriptedChatModel`. Each call of this
-    function returns a new model, which starts at the first reply.
-
-    Args:
-        environ: the environment. Default: that of the process.
+    A reply is a string, or an object or array of objects with calls, as for `ScriptedChatModel`. `{"cycle": [...]}`
+    around the array begins it again after the last reply. Each call of this function returns a new model, which starts
+    at the first reply. `environ` is the environment, by default that of the process.
 
     Returns:
         The model; None if the variable is unset or blank.
@@ -346,6 +344,8 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
         replies = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise _refusal(f"is not JSON ({error})", raw) from None
+    if cycle := isinstance(replies, dict) and list(replies) == ["cycle"]:
+        replies = replies["cycle"]
     if not isinstance(replies, list):
         raise _refusal(f"must be a JSON array, and this is {_kind(replies)}", raw)
     if not replies:
@@ -354,7 +354,7 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
         if not isinstance(reply, str | dict | list):
             raise _refusal(f"must hold texts and calls, and item {number} is {_kind(reply)}", raw)
     try:
-        model = MockChatModel(responses=replies)
+        model = MockChatModel(responses=replies, cycle=cycle)
     except ConfigError as error:
         raise _refusal(f"cannot be used: {error}", raw) from None
     model._script.source = f" of {MOCK_VARIABLE}"

@@ -114,6 +114,16 @@ async def test_a_dotted_name_has_a_colon_or_a_dot_everywhere(tmp_path: Path, con
         assert graph.get_name() == "a"
 
 
+async def test_a_wrong_attribute_is_answered_with_the_names_that_a_file_can_use(tmp_path: Path) -> None:
+    file = written(tmp_path, HEAD + "tools: ['noisy:x']")
+    noise = "from __future__ import annotations\nimport json\nfrom graph_agent import approvals\n_hidden = 1\n"
+    (tmp_path / "noisy.py").write_text(noise + "def search(text: str) -> str:\n    'Search.'\n    return text\n")
+
+    with pytest.raises(ConfigError, match=r"'noisy' has no 'x'; known: search\.$"):
+        async with open_agent(load_spec(file), db=""):
+            pass
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [

@@ -240,10 +240,19 @@ def test_an_unset_variable_gives_no_model(environ: dict[str, str]) -> None:
     assert mock_model_from_env(environ) is None
 
 
+def test_a_script_in_a_cycle_begins_again() -> None:
+    model = mock_model_from_env({"DEBUG_MOCK_RESPONSES": '{"cycle": ["a", "b"]}'})
+
+    assert model is not None
+    assert [model.invoke("x").text for _ in range(3)] == ["a", "b", "a"]
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
         ("hello", "is not JSON"),
+        ('{"cycle": []}', "holds no replies"),
+        ('{"cycle": ["a"], "more": 1}', "must be a JSON array, and this is an object"),
         ('["a"', "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ('"a"', "must be a JSON array, and this is a string"),

@@ -276,7 +276,11 @@ class Runner:
             events = await session.events()
             if (model := mock_model_from_env()) is not None:
                 # A trial that is resumed has used some replies before.
-                _script.set(MockChatModel(responses=model.responses[reported_usage(events)["model_calls"] :]))
+                used = reported_usage(events)["model_calls"]
+                if model.cycle:
+                    used %= len(model.responses)
+                rest = [*model.responses[used:], *(model.responses[:used] if model.cycle else [])]
+                _script.set(MockChatModel(responses=rest, cycle=model.cycle))
             inputs = sum(event["type"] == "user_message" for event in events)
             ended = await session.status() not in (SessionStatus.CREATED, SessionStatus.RUNNING)
             is_stored = ended and inputs == len(case.turns)

@@ -226,6 +226,21 @@ _STARTS = {
 """Template → the command that starts what it adds."""
 
 
+_ADDED = {
+    Template.FASTAPI: "`app.py` | the FastAPI application: `POST /ask` and `POST /stream`",
+    Template.CHAT: "`chat.py` | the conversation in the terminal, and the question before a call",
+    Template.MCP: "`server.py` | the MCP server that has the tool",
+    Template.TEAM: "`forecaster.yaml` | the second agent, a delegate of the first",
+}
+"""Template → the row of the README's table for the file that it adds."""
+_CHANGED: dict[Template | None, str] = {
+    Template.CHAT: "`agent.yaml`: the names under `tools`, and under `approve` that of a call that a person decides on",
+    Template.MCP: "`server.py`: the import and `add_tool`; the agent finds the server by `mcp_servers` in `agent.yaml`",
+    Template.TEAM: "`forecaster.yaml`: the name under `tools`; `agent.yaml`: the delegate's task in `system_prompt`",
+}
+"""Template → where the tool's name stands in its agent files; absent for that of the base."""
+
+
 def new(
     name: Annotated[str, typer.Argument(help="The agent's name, and its folder: letters, digits, `-` and `_`.")],
     folder: Annotated[
@@ -272,7 +287,13 @@ def create(name: str, folder: Path, template: Template | None = None) -> Path:
 
     target = folder / name
     module = name.replace("-", "_").lower()
-    values = {"{{name}}": name, "{{module}}": module, "{{start}}": f"{_STARTS[template]}\n" if template else ""}
+    values = {
+        "{{start}}": f"{_STARTS[template]}\n" if template else "",
+        "{{added}}": f"| {_ADDED[template]} |\n" if template else "",
+        "{{changed}}": _CHANGED.get(template, "`agent.yaml`: the name under `tools`"),
+        "{{name}}": name,
+        "{{module}}": module,
+    }
     skeleton = resources.files("graph_agent.interfaces.cli") / "skeleton"
     try:
         target.mkdir(parents=True)

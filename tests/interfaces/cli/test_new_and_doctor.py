@@ -65,6 +65,11 @@ def test_the_tests_of_a_new_agent_pass(tmp_path: Path, template: Template | None
 def test_a_new_agent_is_code_that_checkers_accept(tmp_path: Path, template: Template | None) -> None:
     folder = create("mine", tmp_path, template)
 
+    readme = (folder / "README.md").read_text()
+    named = {path for path in re.findall(r"`([\w./-]+)`", readme) if path.endswith((".py", ".yaml"))}
+    files = {each.relative_to(folder).as_posix() for each in folder.rglob("*.*") if each.is_file()}
+    assert named == {path for path in files if path.endswith((".py", ".yaml")) and "/" not in path}
+    assert "{{" not in readme
     # Imports are sorted as those of another project.
     ruff = [
         sys.executable,
