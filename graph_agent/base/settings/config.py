@@ -39,6 +39,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """Values of `reasoning_effort` in OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
 Dispatch = Literal["whole", "streamed"]
+Predict = Literal[False, "table"]
 Planner = Literal["wave", "dag"]
 _RECORDED_CHARS = 100_000
 
@@ -122,17 +123,18 @@ class LoopConfig(CheckedModel):
     dispatch: Dispatch = "whole"
     """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
     each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
+    predict: Predict = False
+    """What proposes reading calls before a plan asks for them: `table`, what followed in earlier inputs of the agent.
+    For agents without hooks on replies. A run's context cannot set it."""
     # Constructed without validation, which would compile the class at each start.
     speculation_budget: SpeculationBudget = SpeculationBudget.model_construct()
     """What one input may spend on calls that begin early and on predicted plans, as far as no plan uses them."""
     candidates: Annotated[Candidates, Unit("requests")] = 1
-    """Requests for each plan that are sent at once: their number, or a list of `Candidate`, each with a model, a prompt
-    or a temperature of its own. One of the plans is taken, and all are in its event. A run's context can only set a
-    number."""
+    """Requests for each plan that are sent at once: their number, or a list of `Candidate`, which may differ. One of
+    the plans is taken, and all are in its event. A run's context can only set a number."""
     choose: PlanChooser = "agreed"
-    """The plan that is taken of several candidates: `agreed`, the one that most of them have; `cheapest`, the one of
-    the fewest tokens; or what a `PlanJudge` (a model) or a function of the different plans chooses. A run's context can
-    only name one of the first two."""
+    """The plan that is taken of several candidates: `agreed`, that of most of them; `cheapest`, that of the fewest
+    tokens; or the choice of a `PlanJudge` or of a function, which a run's context cannot set."""
     finalize: Finalize = "auto"
     """Which reply is the answer.
 

@@ -29,6 +29,7 @@ from graph_agent.base.usage import BUDGET_LEFT, STEPS_FOR_A_WAVE, BudgetUsage, c
 from graph_agent.core.execution.prompt_versions import Versions, versions_of
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.hooks.protocol import LoopHook, sees_answers
+from graph_agent.core.overlap.call_table import CallTable
 from graph_agent.core.runs.run import Run, run_of
 from graph_agent.core.state.call_events import CallResult
 from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
@@ -147,6 +148,8 @@ class AgentDeps:
     """Whether a plan may call several client tools at once."""
     slots: Slots = field(default_factory=Slots)
     """Limits the calls of a wave that run at once."""
+    calls_that_followed: CallTable = field(default_factory=CallTable)
+    """Which calls followed which in the inputs of the agent, for `predict`; shared by all variants."""
     variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
     """Cache of the dependencies for runs whose context changes them: relevant parts of the context as JSON →
     dependencies."""

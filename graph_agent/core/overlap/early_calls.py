@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any, Protocol, TypeVar
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.base._compat.detached import detached
@@ -114,11 +115,14 @@ class EarlyCalls:
         Raises:
             BaseException: What the request raises.
         """
-        started = 0
+        started, streamed = 0, Counter[str]()
 
         def start(call: Call) -> None:
             nonlocal started
-            if started < settings.max_calls_per_wave:
+            streamed[_key(call)] += 1
+            # An equal call may have begun for another reason.
+            is_new = streamed[_key(call)] > self.count(call)
+            if is_new and started < settings.max_calls_per_wave:
                 early = self.start(call, toolbox, config, settings, speculation, source="streamed", withheld=withheld)
                 started += early is not None
 
@@ -138,17 +142,24 @@ class EarlyCalls:
         held = self._held.get(_key(call), ())
         while held:
             # The budget may have cancelled it.
-            if (early := held.pop(0)).take():
+            if (early := held.pop(0)).take(call["id"]):
                 return early
         return None
 
+    def count(self, call: Call) -> int:
+        """Return the number of early calls of the same tool and arguments."""
+        return len(self._held.get(_key(call), ()))
+
     def keep(self, calls: Sequence[Call]) -> None:
-        """Drop the early calls that a plan does not have."""
-        wanted = Counter(map(_key, calls))
+        """Drop the early calls that a plan does not have. The arguments of a call with needs are not known yet, so the
+        early calls of its tool stay."""
+        wanted, unknown = Counter(map(_key, calls)), {call["name"] for call in calls if call.get("needs")}
         for key, held in self._held.items():
-            for early in held[wanted[key] :]:
-                early.drop()
-        self._held = {key: held[: wanted[key]] for key, held in self._held.items() if wanted[key]}
+            if held and held[0].name not in unknown:
+                for early in held[wanted[key] :]:
+                    early.drop()
+                del held[wanted[key] :]
+        self._held = {key: held for key, held in self._held.items() if held}
 
 
 class EarlyCall:
@@ -171,6 +182,8 @@ class EarlyCall:
         source: SpeculationSource,
     ) -> None:
         self.source: SpeculationSource = source
+        self.name = call["name"]
+        self._id = self._taken_by = call["id"]
         self._speculation = speculation
         self._written: list[Any] = []
         self._given = ReturnValue()
@@ -206,8 +219,9 @@ class EarlyCall:
         """Cancel the call if it has not ended."""
         self.task.cancel()
 
-    def take(self) -> bool:
-        """Let a call of the plan have this one; return whether it is still there."""
+    def take(self, id_: str) -> bool:
+        """Let the plan's call with this id have this one; return whether it is still there."""
+        self._taken_by = id_
         return self._speculation.take(self)
 
     def drop(self) -> None:
@@ -237,7 +251,10 @@ class EarlyCall:
         given.value, given.is_known, given.has_begun = self._given.value, self._given.is_known, self._given.has_begun
         for each in self._written:
             write(each)
-        return self.task.result()
+        result = self.task.result()
+        # LangChain puts the id of the call into a message that it makes of the output.
+        is_own = isinstance(result, ToolMessage) and result.tool_call_id == self._id
+        return result.model_copy(update={"tool_call_id": self._taken_by}) if is_own else result
 
     lead_s: float | None = None
     """Seconds that the call had run when the plan's call took it; None if it was of no use."""

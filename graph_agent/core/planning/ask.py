@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
-from langgraph.config import get_config
 
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import usage_of
@@ -19,7 +18,6 @@ from graph_agent.core.planning.plan_cache import through_cache
 from graph_agent.core.planning.refusals import finish_refusal
 from graph_agent.core.planning.reply import Planned, read_reply, schema_misfit, with_answer, with_free_ids
 from graph_agent.core.planning.structured_plan import ask_for_plan
-from graph_agent.core.runs.run import run_of
 from graph_agent.models.continuation import MOST_PAUSES, joined_turn, with_earlier_blocks
 from graph_agent.models.finish import cut_off, is_paused, refusal_text
 from graph_agent.models.reply_end import ended_prose
@@ -32,6 +30,9 @@ from graph_agent.models.stream_filters import (
     without_sentinel,
 )
 from graph_agent.models.stream_watch import StreamWatch, Visibility
+
+if TYPE_CHECKING:
+    from graph_agent.core.planning.overlap import PlanningOverlap
 
 
 async def plan_once(
@@ -92,47 +93,27 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
         from graph_agent.core.planning.candidates import ask_candidates
 
         stream.is_quiet = True
-        return await ask_candidates(request, partial(ask, quiet=True), exchange)
+        begin = partial(overlap.begin, source="agreed") if overlap is not None and overlap.streams else None
+        return await ask_candidates(request, partial(ask, quiet=True), exchange, begin)
 
+    overlap = _overlap_of(request)
     work = ask if request.settings.candidates == 1 else ask_several
     sent = exchange.send(request, work, purpose="plan", visibility=_visibility(request))
-    planned = await (sent if request.settings.dispatch == "whole" else _with_early_calls(request, sent))
+    planned = await (sent if overlap is None else overlap.during(sent))
     exchange.count(planned.usage, planned.message.usage_metadata)
     if planned.invented:
         exchange.warn_of_invention(planned.invented)
     return planned
 
 
-async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> Planned:
-    """Await a planning request, and begin calls of its reply before the reply is complete.
-
-    Calls do not begin early if a hook or middleware must see the reply first, in text mode, or with several candidates.
-
-    Args:
-        request: The request that was sent.
-        sent: Returns its plan.
-
-    Returns:
-        The plan.
-    """
-    deps = request.deps
-    is_seen = deps.hooks or deps.hook_set or deps.whole_replies
-    if is_seen or request.mode == "text" or request.settings.candidates != 1:
-        return await sent
+def _overlap_of(request: NextRequest) -> PlanningOverlap | None:
+    """Return what may begin while a plan is asked for; None if nothing may."""
+    if request.settings.dispatch == "whole" and not request.settings.predict:
+        return None
     # Imported here: few agents begin calls early.
-    from graph_agent.core.overlap.early_calls import early_calls_of
-    from graph_agent.core.overlap.speculation import speculation_of
+    from graph_agent.core.planning.overlap import overlap_of
 
-    config, settings = get_config(), request.settings
-    return await early_calls_of(run_of(config)).during(
-        sent,
-        deps.toolbox,
-        config,
-        settings,
-        speculation_of(config, request.loop, settings.speculation_budget),
-        withheld=request.loop.get("withheld", ()),
-        is_structured=request.mode == "wave",
-    )
+    return overlap_of(request)
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:

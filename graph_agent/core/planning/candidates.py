@@ -15,18 +15,26 @@ Parts in other files:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import to_json_safe
-from graph_agent.base.settings.candidates import Candidate, candidates_of
-from graph_agent.base.types import NO_USAGE
+from graph_agent.base.settings.candidates import Candidate, PlanChooser, candidates_of
+from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
-from graph_agent.core.planning.plan_choice import ChosenPlan, choose_plan, is_certain
+from graph_agent.core.planning.plan_choice import (
+    ChosenPlan,
+    call_key,
+    certain_calls,
+    choose_plan,
+    is_certain,
+    shared_calls,
+)
 from graph_agent.core.planning.reply import Planned
 from graph_agent.core.state.plan_parts import PlanCandidate
 from graph_agent.models.errors import classify_model_error
@@ -38,7 +46,9 @@ AskOnce = Callable[[NextRequest, StreamWatch], Awaitable[Planned]]
 """Sends one request for a plan; the watch is that of its reply."""
 
 
-async def ask_candidates(request: NextRequest, ask: AskOnce, exchange: Exchange) -> Planned:
+async def ask_candidates(
+    request: NextRequest, ask: AskOnce, exchange: Exchange, begin: Callable[[Call], object] | None = None
+) -> Planned:
     """Send the requests of all candidates at once, and return the plan that is chosen.
 
     Candidates that fail drop out. Requests that cannot change the choice any more are cancelled.
@@ -47,6 +57,7 @@ async def ask_candidates(request: NextRequest, ask: AskOnce, exchange: Exchange)
         request: The request, whose settings have the candidates.
         ask: Sends one request.
         exchange: Receives the usage of all that is not the usage of the returned plan.
+        begin: Receives each call that the plan will have, whichever is chosen, before the choice; None for no use.
 
     Raises:
         Exception: The error of the first candidate, if all fail.
@@ -55,12 +66,15 @@ async def ask_candidates(request: NextRequest, ask: AskOnce, exchange: Exchange)
     candidates, choose = candidates_of(request.settings.candidates), request.settings.choose
     requests = [await _request_of(request, each) for each in candidates]
     tasks = [asyncio.ensure_future(ask(each, StreamWatch())) for each in requests]
+    begun = Counter[str]()
     try:
         pending: set[asyncio.Future[Planned]] = {*tasks}
         while pending:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             if choose == "agreed" and is_certain([*map(_plan_of, tasks)], len(pending)):
                 break
+            if begin is not None:
+                _begin_certain(tasks, choose, begin, begun)
     finally:
         for task in tasks:
             task.cancel()
@@ -91,6 +105,33 @@ async def ask_candidates(request: NextRequest, ask: AskOnce, exchange: Exchange)
     ]
     judged = {} if choice.judgement is None else {"judge": choice.judgement}
     return replace(found, extra={**found.extra, "candidates": shown, **judged})
+
+
+def _begin_certain(
+    tasks: Sequence[asyncio.Future[Planned]], choose: PlanChooser, begin: Callable[[Call], object], begun: Counter[str]
+) -> None:
+    """Begin the calls that the plan will have, whichever is chosen, as far as they have not begun.
+
+    Args:
+        tasks: The requests of the candidates.
+        choose: What will choose the plan.
+        begin: Begins a call.
+        begun: Number of equal calls that have begun, which this function changes.
+    """
+    plans = [*map(_plan_of, tasks)]
+    pending = [at for at, task in enumerate(tasks) if not task.done()]
+    if choose != "agreed" and pending:
+        return
+    certain = certain_calls(plans, pending) if choose == "agreed" else shared_calls([*filter(None, plans)])
+    wanted = Counter[str]()
+    for call in certain:
+        # A call that needs another one waits for its result.
+        if "needs" in call:
+            continue
+        wanted[call_key(call)] += 1
+        if wanted[call_key(call)] > begun[call_key(call)]:
+            begun[call_key(call)] += 1
+            begin(call)
 
 
 async def _request_of(request: NextRequest, candidate: Candidate) -> NextRequest:

@@ -84,11 +84,18 @@ def certain_calls(plans: Sequence[Planned | None], pending: Sequence[int]) -> li
         for key, (count, place) in ranks.items()
         if all((count + len(pending), max(place, -soonest)) > ranks[other] for other in ranks if other != key)
     ]
-    shared = Counter(possible[0])
-    for key in possible[1:]:
-        shared &= Counter(key)
+    return shared_calls([plan for key in possible if (plan := plans[first[key]]) is not None])
+
+
+def shared_calls(plans: Sequence[Planned]) -> list[Call]:
+    """Return the calls that all of these plans have, in the order of the first one."""
+    if not plans:
+        return []
+    shared = Counter(plan_key(plans[0]))
+    for plan in plans[1:]:
+        shared &= Counter(plan_key(plan))
     calls = []
-    for call in plan.calls if (plan := plans[first[possible[0]]]) is not None else ():
+    for call in plans[0].calls:
         if shared[call_key(call)] > 0:
             shared[call_key(call)] -= 1
             calls.append(call)

@@ -8,9 +8,10 @@ from typing_extensions import TypedDict
 
 from graph_agent.base.types import Usage
 
-SpeculationSource = Literal["streamed", "predicted", "learned", "request"]
-"""What began before a plan asked for it: a call of a plan that was still `streamed`, of a `predicted` plan, or one that
-was `learned` from earlier sessions; or a `request` for a predicted plan."""
+SpeculationSource = Literal["streamed", "agreed", "predicted", "learned", "request"]
+"""What began before a plan asked for it: a call of a plan that was still `streamed`, one that all candidates for a plan
+`agreed` on, one of a `predicted` plan, or one that was `learned` from earlier sessions; or a `request` for a predicted
+plan."""
 
 
 class PlannedCall(TypedDict):

@@ -23,6 +23,7 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.errors import ConfigError
+from graph_agent.marks import marked
 from graph_agent.spec import load_spec, open_agent
 from graph_agent.testing import replay
 
@@ -294,3 +295,46 @@ async def test_an_agent_file_lists_candidates_and_names_the_function_that_choose
         result = await agent.session("s1").run("Look it up.")
 
     assert [*result.results.values()] == ["found b"]
+
+
+class Held(ScriptedChatModel):
+    """Answers its third request once `may_answer` is set."""
+
+    _may_answer: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
+
+    async def _agenerate(self, *given: Any, **kwargs: Any) -> ChatResult:
+        if len(self.requests) == 2:
+            await self._may_answer.wait()
+        return await super()._agenerate(*given, **kwargs)
+
+
+@pytest.mark.parametrize(("dispatch", "is_early"), [("streamed", True), ("whole", False)])
+async def test_a_reading_call_that_will_be_chosen_begins_while_a_candidate_is_pending(
+    dispatch: str, *, is_early: bool
+) -> None:
+    ran: list[str] = []
+    script = [calls(("look", "a"), ("save", "b")), calls(("look", "a"), ("look", "c"), ("save", "b"))]
+    model = Held(responses=[*script, script[1], *["Done."] * 3])
+
+    async def look(text: str) -> str:
+        """Look up."""
+        ran.append(f"look {text}")
+        model._may_answer.set()
+        return f"found {text}"
+
+    async def save(text: str) -> str:
+        """Save."""
+        ran.append(f"save {text}")
+        return "saved"
+
+    config = LoopConfig(candidates=3, dispatch=dispatch)
+    agent = create_graph_agent(model, [marked(look, effect="read"), save], config=config, checkpointer=InMemorySaver())
+    if not is_early:
+        model._may_answer.set()
+    session = agent.session("s1")
+    result = await session.run("Look it up.", context={"deadline_s": 60})
+    events = await session.events()
+    early = [event["early"]["agreed"] for event in events if "agreed" in event.get("early", {})]
+
+    assert sorted(map(str, result.results.values())) == ["found a", "found c", "saved"]
+    assert (sorted(ran), bool(early)) == (["look a", "look c", "save b"], is_early)

@@ -1,0 +1,174 @@
+"""Proposes the calls that followed in earlier inputs of the agent, without a model: `predict="table"`.
+
+What followed the tools of a wave is counted by the shape of each call: its tool, and for each argument where its value
+stood, in the user's message or in an earlier result. If a shape has followed in most inputs, and all its values are
+known now, the call is proposed while the model is asked for the plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from langgraph.store.base import BaseStore
+
+from graph_agent.base.calls import new_call_id
+from graph_agent.base.types import Call
+from graph_agent.core.overlap.call_table import CallTable, Context
+from graph_agent.core.overlap.value_references import Reference, ValueReferences, for_every, is_for_every
+from graph_agent.core.state.call_events import value_of
+from graph_agent.core.state.events import SUCCESSES, StoredEvent
+
+MOST_LEAVES = 20
+"""Maximum values in the arguments of a call that has a shape."""
+MOST_CONSTANT_CHARS = 64
+"""Maximum characters of an argument that was found nowhere; a call with a longer one has no shape."""
+_NO_SHAPE: Any = object()
+
+
+class LearnedCalls:
+    """What one input has brought so far, and the calls that the table proposes for it.
+
+    Args:
+        table: What followed what in earlier inputs.
+        store: The Store that keeps it; None without one.
+        agent: Name of the agent.
+    """
+
+    def __init__(self, table: CallTable, store: BaseStore | None, agent: str) -> None:
+        self._table = table
+        self._where = (store, agent)
+        self._step = -1
+        """Number of plans whose results were read; -1 for an input whose begin was not seen."""
+        self._context: Context = ()
+        self._values = ValueReferences()
+
+    async def propose(self, step: int, texts: Sequence[str], wave: Callable[[], Sequence[StoredEvent]]) -> list[Call]:
+        """Read what is new since the last plan, and return the calls that are likely to follow; none a second time.
+
+        Args:
+            step: Number of the plans of the input so far.
+            texts: The user's message, if the input begins.
+            wave: Returns the events of the newest plan and of its calls.
+        """
+        if step == 0 and self._step != 0:
+            self._step, self._context, self._values = 0, (), ValueReferences()
+            for text in texts:
+                self._values.add_text(text, "user")
+        elif step > 0 and self._step == step - 1:
+            self._step = step
+            await self._read(wave())
+        else:
+            # The same request once more, or an input that another run has begun.
+            return []
+        followers = await self._table.followers(self._context, *self._where)
+        return [call for shape in followers.likely() for call in self._calls_of(shape)]
+
+    async def end(self, step: int) -> None:
+        """Count that no call has followed, and read no more of the input."""
+        if step == self._step:
+            self._step = -1
+            await self._table.count(self._context, (), *self._where)
+
+    async def _read(self, wave: Sequence[StoredEvent]) -> None:
+        """Count the calls of a wave, and add its results."""
+        waits = {call["id"] for entry in wave if entry["type"] == "plan" for call in entry["calls"] if "needs" in call}
+        made = [entry for entry in wave if entry["type"] == "tool_call" and entry["id"] not in waits]
+        await self._table.count(self._context, self._shapes_of(made), *self._where)
+        numbers = Counter[str]()
+        tools: set[str] = set()
+        for entry in wave:
+            if entry["type"] == "tool_result" and entry["status"] in SUCCESSES:
+                name = entry["name"]
+                tools.add(name)
+                self._values.add_result(name, numbers[name], value_of(entry))
+                numbers[name] += 1
+        self._context = tuple(sorted(tools))
+
+    def _shapes_of(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the different shapes of calls; one for several that differ only in the element of a list, and for one
+        of a list that has no other."""
+        shapes = [(call["name"], self._shape(call["arguments"])) for call in calls]
+        single = dict.fromkeys(_as_text(name, shape) for name, shape in shapes if shape is not _NO_SHAPE)
+        general: dict[str, list[str]] = {}
+        for text in single:
+            name, shape = json.loads(text)
+            general.setdefault(_as_text(name, _for_every(shape)), []).append(text)
+        return [every if len(ones) > 1 or self._has_one(every) else ones[0] for every, ones in general.items()]
+
+    def _has_one(self, text: str) -> bool:
+        """Whether a shape is one call, of the only element of a list."""
+        every = [each for each in _references(json.loads(text)[1]) if is_for_every(each)]
+        return bool(every) and all(len(self._values.values_at(each)) == 1 for each in every)
+
+    def _shape(self, arguments: Any) -> Any:
+        """Return arguments with each value replaced by its reference, or marked as constant; `_NO_SHAPE` for too many
+        or too long values."""
+        count = itertools.count()
+
+        def shaped(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {"object": {key: shaped(item) for key, item in value.items()}}
+            if isinstance(value, list):
+                return {"list": [shaped(item) for item in value]}
+            if next(count) >= MOST_LEAVES:
+                raise _TooLongError
+            if (reference := self._values.reference_to(value)) is not None:
+                return {"at": reference}
+            if isinstance(value, str) and len(value) > MOST_CONSTANT_CHARS:
+                raise _TooLongError
+            return {"constant": value}
+
+        try:
+            return shaped(arguments)
+        except _TooLongError:
+            return _NO_SHAPE
+
+    def _calls_of(self, text: str) -> Iterator[Call]:
+        """Yield the calls of a shape whose values are all known."""
+        name, shape = json.loads(text)
+        references = dict.fromkeys(_references(shape))
+        found = {reference: self._values.values_at(reference) for reference in references}
+        count = min((len(values) for reference, values in found.items() if is_for_every(reference)), default=1)
+        if all(found.values()):
+            for at in range(count):
+                values = {each: of[at] if is_for_every(each) else of[0] for each, of in found.items()}
+                yield Call(id=new_call_id(), name=name, arguments=_filled(shape, values))
+
+
+class _TooLongError(Exception):
+    """A call has too many values, or one that is too long, to have a shape."""
+
+
+def _as_text(name: str, shape: Any) -> str:
+    return json.dumps([name, shape], sort_keys=True)
+
+
+def _references(shape: Any) -> Iterator[Reference]:
+    """Yield the references of a shape."""
+    if "at" in shape:
+        yield tuple(shape["at"])
+    elif "constant" not in shape:
+        for inner in shape["object"].values() if "object" in shape else shape["list"]:
+            yield from _references(inner)
+
+
+def _for_every(shape: Any) -> Any:
+    """Return a shape whose references to one element of a list are to every element."""
+    if "object" in shape:
+        return {"object": {key: _for_every(item) for key, item in shape["object"].items()}}
+    if "list" in shape:
+        return {"list": [_for_every(item) for item in shape["list"]]}
+    return {"at": for_every(tuple(shape["at"]))} if "at" in shape else shape
+
+
+def _filled(shape: Any, values: Mapping[Reference, Any]) -> Any:
+    """Return the arguments of a shape with these values."""
+    if "object" in shape:
+        return {key: _filled(item, values) for key, item in shape["object"].items()}
+    if "list" in shape:
+        return [_filled(item, values) for item in shape["list"]]
+    return values[tuple(shape["at"])] if "at" in shape else shape["constant"]

@@ -1,0 +1,163 @@
+"""Names the values that an input has brought so far by where they stand: in the user's message, or in a result.
+
+Such a name, a reference, has an equal meaning in another session, where another value stands at the same place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from graph_agent.base._internal.text import decode
+
+Reference = tuple[str, ...]
+"""The source (`user`, or `result`, the tool and the number of its call in the wave), then the place in it: `field` and
+the path of a field, or a kind of text and the number of its occurrence."""
+
+MOST_VALUES = 2_000
+"""Maximum values of one message or result that have a reference; the rest has none."""
+MOST_TEXT_CHARS = 4_000
+"""Characters of a text in which values are searched."""
+MOST_EXPANDED = 16
+"""Maximum values of a reference to all elements of a list."""
+EVERY = "[*]"
+"""Stands in a path for every element of a list."""
+
+_INDEX = re.compile(r"\[\d+\]")
+_KINDS = {
+    "email": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+"),
+    "date": re.compile(r"\b\d{4}-\d{2}-\d{2}\b"),
+    "quoted": re.compile(r"(?<=[\"“])[^\"“”\n]{1,200}(?=[\"”])"),
+    "id": re.compile(r"\b(?=[\w-]{0,64}\d)(?=[\w-]{0,64}[A-Za-z])[\w-]{2,64}\b"),
+    "number": re.compile(r"(?<![\w.-])\d{1,18}(?:\.\d{1,18})?(?![\w-])"),
+    "name": re.compile(r"\b[A-Z][\w'-]{0,64}(?: [A-Z][\w'-]{0,64}){0,5}"),
+}
+_BEGINS_SENTENCE = re.compile(r"(?:\A|[.!?])\s*\Z")
+_SENTENCE_CHARS = 8
+"""Characters before a word by which it is known to begin a sentence."""
+
+
+class ValueReferences:
+    """The values of one input, each with the place where it was found first; later results come before earlier ones."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Reference] = {}
+        """A value as JSON → its reference."""
+        self._values: dict[Reference, Any] = {}
+        self._of_source: dict[Reference, list[Reference]] = {}
+        """A source → the references to its values."""
+
+    def add_text(self, text: str, *source: str) -> None:
+        """Add a text, and the addresses, dates, quotes, ids, numbers and names in it."""
+        text = text[:MOST_TEXT_CHARS]
+        if text and len(text) < MOST_TEXT_CHARS:
+            self._add(source, ("text",), text)
+        for kind, pattern in _KINDS.items():
+            count = 0
+            for found in pattern.finditer(text):
+                before = text[max(0, found.start() - _SENTENCE_CHARS) : found.start()]
+                # Such a word is written with a capital letter anyway.
+                if kind == "name" and _BEGINS_SENTENCE.search(before):
+                    continue
+                self._add(source, (kind, str(count)), found[0])
+                if kind == "number":
+                    self._add(source, ("value", str(count)), json.loads(found[0].lstrip("0") or "0"))
+                count += 1
+
+    def add_result(self, tool: str, number: int, value: Any) -> None:
+        """Add the result of a call; the first one of a wave replaces the tool's earlier results.
+
+        Args:
+            tool: Name of the tool.
+            number: The number of the call among those of the tool in its wave, from 0.
+            value: The result as plain JSON; a text may contain JSON.
+        """
+        if number == 0:
+            for source in [source for source in self._of_source if source[:2] == ("result", tool)]:
+                self._remove(source)
+        own = ("result", tool, str(number))
+        if isinstance(value, str):
+            decoded = decode(value) if value.lstrip().startswith(("{", "[")) else None
+            if decoded is None:
+                self.add_text(value, *own)
+                return
+            value = decoded[0]
+        for path, leaf in _leaves(value):
+            self._add(own, ("field", path), leaf)
+
+    def reference_to(self, value: Any) -> Reference | None:
+        """Return where a text or a number stands; None for any other value, and for one that was not found."""
+        return self._places.get(_key(value)) if _is_named(value) else None
+
+    def values_at(self, reference: Reference) -> list[Any]:
+        """Return the values at a reference, at most `MOST_EXPANDED`; empty if there are none."""
+        if not is_for_every(reference):
+            return [self._values[reference]] if reference in self._values else []
+        found: list[Any] = []
+        while len(found) < MOST_EXPANDED:
+            path = reference[-1].replace(EVERY, f"[{len(found)}]")
+            if (one := (*reference[:-1], path)) not in self._values:
+                break
+            found.append(self._values[one])
+        return found
+
+    def _add(self, source: Reference, place: Reference, value: Any) -> None:
+        own = self._of_source.setdefault(source, [])
+        if not _is_named(value) or len(own) >= MOST_VALUES:
+            return
+        reference = (*source, *place)
+        own.append(reference)
+        self._values[reference] = value
+        key = _key(value)
+        known = self._places.get(key)
+        # Of one source the first place counts, of several sources the newest.
+        if known is None or known[: len(source)] != source:
+            self._places[key] = reference
+
+    def _remove(self, source: Reference) -> None:
+        for reference in self._of_source.pop(source):
+            value = self._values.pop(reference, None)
+            if self._places.get(_key(value)) == reference:
+                del self._places[_key(value)]
+
+
+def is_for_every(reference: Reference) -> bool:
+    """Whether a reference names a field of every element of a list."""
+    return EVERY in reference[-1]
+
+
+def for_every(reference: Reference) -> Reference:
+    """Return a reference to a field of one element of a list as one to that of every element; any other unchanged."""
+    path = reference[-1]
+    is_element = reference[-2] == "field" and len(_INDEX.findall(path)) == 1
+    return (*reference[:-1], _INDEX.sub(EVERY, path)) if is_element else reference
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a value is of a kind that a reference can name: a text that is not empty, or a number."""
+    return bool(value) if isinstance(value, str) else isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of the texts and numbers in plain JSON, those of few levels first."""
+    level = [("", value)]
+    count = 0
+    while level and count < MOST_VALUES:
+        below: list[tuple[str, Any]] = []
+        for path, current in level:
+            count += 1
+            if count > MOST_VALUES:
+                return
+            if isinstance(current, dict):
+                below += [(f"{path}.{key}" if path else str(key), item) for key, item in current.items()]
+            elif isinstance(current, list):
+                below += [(f"{path}[{at}]", item) for at, item in enumerate(current)]
+            else:
+                yield path, current
+        level = below

@@ -1,0 +1,148 @@
+"""Starts calls early while a plan is asked for: those of its reply, of agreeing candidates, and those that are likely.
+
+The calls themselves, and the rules for them, are in `core/overlap/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config, get_store
+
+from graph_agent.base._compat import read_state
+from graph_agent.base.input_messages import is_user_input
+from graph_agent.base.types import Call
+from graph_agent.core.overlap.early_calls import early_calls_of
+from graph_agent.core.overlap.learned_calls import LearnedCalls
+from graph_agent.core.overlap.speculation import speculation_of
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.plan_choice import call_key
+from graph_agent.core.planning.reply import Planned
+from graph_agent.core.runs.run import run_of
+from graph_agent.core.state.call_events import since_plan
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.core.state.plan_parts import SpeculationSource
+
+
+def overlap_of(request: NextRequest) -> PlanningOverlap | None:
+    """Return what may begin while a plan is asked for; None if a hook or middleware sees replies before their calls
+    run."""
+    deps = request.deps
+    is_seen = deps.hooks or deps.hook_set or deps.whole_replies
+    return None if is_seen else PlanningOverlap(request, get_config())
+
+
+class PlanningOverlap:
+    """What begins while one plan is asked for.
+
+    Args:
+        request: The request for the plan.
+        config: The config of the task that plans.
+    """
+
+    def __init__(self, request: NextRequest, config: RunnableConfig) -> None:
+        self._request = request
+        self._config = config
+        self._calls = early_calls_of(run_of(config))
+        self._speculation = speculation_of(config, request.loop, request.settings.speculation_budget)
+        self.streams = request.settings.dispatch == "streamed" and request.mode != "text"
+        """Whether calls of a reply may begin before the plan is whole."""
+        self._begun = Counter[tuple[SpeculationSource, str]]()
+
+    def begin(self, call: Call, source: SpeculationSource) -> None:
+        """Begin a call, if it may begin early and the budget has room; not if an equal one has begun for another
+        reason."""
+        key = (source, call_key(call))
+        self._begun[key] += 1
+        if self._begun[key] <= self._calls.count(call):
+            return
+        self._calls.start(
+            call,
+            self._request.deps.toolbox,
+            self._config,
+            self._request.settings,
+            self._speculation,
+            source=source,
+            withheld=self._request.loop.get("withheld", ()),
+        )
+
+    async def during(self, sent: Awaitable[Planned]) -> Planned:
+        """Await the plan, while calls begin; those that it does not have are dropped.
+
+        Raises:
+            BaseException: What `sent` raises.
+        """
+        request = self._request
+        if not request.settings.predict:
+            return await self._planned(sent)
+        learned = _learned_calls_of(request, self._config)
+        proposing = asyncio.ensure_future(self._begin_likely(learned))
+        try:
+            planned = await self._planned(sent)
+        finally:
+            # Not cancelled: what it reads and counts is of use for later plans.
+            await asyncio.wait([proposing])
+        proposing.result()
+        if not planned.calls:
+            await learned.end(request.loop["step"])
+        self._calls.keep(planned.calls)
+        return planned
+
+    async def _planned(self, sent: Awaitable[Planned]) -> Planned:
+        """Await the plan; if one reply streams, its calls begin as soon as each is complete."""
+        request = self._request
+        if self.streams and request.settings.candidates == 1:
+            return await self._calls.during(
+                sent,
+                request.deps.toolbox,
+                self._config,
+                request.settings,
+                self._speculation,
+                withheld=request.loop.get("withheld", ()),
+                is_structured=request.mode == "wave",
+            )
+        try:
+            planned = await sent
+        except BaseException:
+            self._calls.keep(())
+            raise
+        self._calls.keep(planned.calls)
+        return planned
+
+    async def _begin_likely(self, learned: LearnedCalls) -> None:
+        """Begin the calls that followed in earlier inputs of the agent."""
+        request = self._request
+
+        def wave() -> Sequence[StoredEvent]:
+            return since_plan(read_state(self._config, ["events"]).get("events", ()))
+
+        for call in await learned.propose(request.loop["step"], _new_texts(request), wave):
+            self.begin(call, "learned")
+
+
+def _learned_calls_of(request: NextRequest, config: RunnableConfig) -> LearnedCalls:
+    """Return the part of the table that serves this run."""
+    run, agent = run_of(config), request.agent
+
+    def make() -> LearnedCalls:
+        # Agents without a name may share a Store.
+        tools = hashlib.sha256("\n".join(sorted(agent.toolbox.names)).encode()).hexdigest()[:12]
+        return LearnedCalls(agent.calls_that_followed, get_store(), f"{run.identity.agent_name or 'agent'}-{tools}")
+
+    return run.shared("learned calls", make)
+
+
+def _new_texts(request: NextRequest) -> list[str]:
+    """Return the texts of the user's messages at the end of the conversation, oldest first."""
+    texts: list[str] = []
+    for message in reversed(request.conversation):
+        if isinstance(message, AIMessage | ToolMessage):
+            break
+        if is_user_input(message):
+            texts.append(message.text)
+    return texts[::-1]
