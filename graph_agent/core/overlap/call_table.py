@@ -1,4 +1,4 @@
-"""Counts which calls followed which in the inputs of an agent, and keeps the counts in the agent's Store."""
+"""Holds the counts of which calls followed which in the inputs of an agent, and keeps them in its Store."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from graph_agent.core.overlap.value_references import Reference, ValueReferences
 from graph_agent.core.state.call_events import value_of
 from graph_agent.core.state.events import SUCCESSES, StoredEvent
 
-MOST_LEAVES = 20
+MOST_ARGUMENT_VALUES = 20
 """Maximum values in the arguments of a call that has a shape."""
 MOST_CONSTANT_CHARS = 64
 """Maximum characters of an argument that was found nowhere; a call with a longer one has no shape."""
@@ -114,7 +114,7 @@ class LearnedCalls:
                 return {"object": {key: shaped(item) for key, item in value.items()}}
             if isinstance(value, list):
                 return {"list": [shaped(item) for item in value]}
-            if next(count) >= MOST_LEAVES:
+            if next(count) >= MOST_ARGUMENT_VALUES:
                 raise _TooLongError
             if (reference := self._values.reference_to(value)) is not None:
                 return {"at": reference}

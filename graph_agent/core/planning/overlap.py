@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config, get_store
 
@@ -143,6 +143,6 @@ def _new_texts(request: NextRequest) -> list[str]:
     for message in reversed(request.conversation):
         if isinstance(message, AIMessage | ToolMessage):
             break
-        if is_user_input(message):
+        if isinstance(message, HumanMessage) and is_user_input(message):
             texts.append(message.text)
     return texts[::-1]

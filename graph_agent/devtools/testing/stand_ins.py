@@ -280,6 +280,7 @@ def rebuild(
         {
             "plan_cache_ttl_s": None,
             "dispatch": "whole",
+            "predict": False,
             "candidates": 1,
             "record_requests": config.record_requests or True,
             "model_rules": {**config.model_rules, **rules},

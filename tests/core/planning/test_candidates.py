@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
@@ -117,14 +117,17 @@ async def test_a_candidate_that_fails_drops_out_and_the_input_fails_only_with_al
 class Late(ScriptedChatModel):
     """Never answers its third request."""
 
+    _asked: int = PrivateAttr(default=0)
+
     async def _agenerate(self, *given: Any, **kwargs: Any) -> ChatResult:
-        if len(self.requests) == 2:
+        self._asked += 1
+        if self._asked == 3:
             await asyncio.Event().wait()
         return await super()._agenerate(*given, **kwargs)
 
 
 async def test_a_late_candidate_is_cancelled_once_the_choice_is_certain() -> None:
-    session = agent_of(Late(responses=[calls(("look", "a")), calls(("look", "a")), "Done."])).session("s1")
+    session = agent_of(Late(responses=[calls(("look", "a")), calls(("look", "a")), *["Done."] * 3])).session("s1")
     result = await session.run("Look it up.", context={"deadline_s": 20})
     [planned, *_] = [event for event in await session.events() if event["type"] == "plan"]
 
@@ -310,7 +313,7 @@ class Held(ScriptedChatModel):
 
 @pytest.mark.parametrize(("dispatch", "is_early"), [("streamed", True), ("whole", False)])
 async def test_a_reading_call_that_will_be_chosen_begins_while_a_candidate_is_pending(
-    dispatch: str, *, is_early: bool
+    dispatch: Literal["whole", "streamed"], *, is_early: bool
 ) -> None:
     ran: list[str] = []
     script = [calls(("look", "a"), ("save", "b")), calls(("look", "a"), ("look", "c"), ("save", "b"))]

@@ -44,8 +44,8 @@ def test_certain_calls_are_those_of_every_plan_that_may_be_chosen(given_plans: l
         if (chosen := winner(ends)) is not None:
             possible.append(Counter(map(call_key, chosen.calls)))
     shared = possible[0] if possible else Counter()
-    for each in possible[1:]:
-        shared &= each
+    for other in possible[1:]:
+        shared &= other
     certain = Counter(map(call_key, certain_calls(plans, pending)))
 
     assert certain == (shared if any(plan is not None for plan in plans) else Counter())
