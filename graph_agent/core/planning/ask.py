@@ -96,7 +96,8 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
         begin = partial(overlap.begin, source="agreed") if overlap is not None and overlap.streams else None
         return await ask_candidates(request, partial(ask, quiet=True), exchange, begin)
 
-    overlap = _overlap_of(request)
+    settings = request.settings
+    overlap = _overlap_of(request) if settings.dispatch == "streamed" or settings.predict else None
     work = ask if request.settings.candidates == 1 else ask_several
     sent = exchange.send(request, work, purpose="plan", visibility=_visibility(request))
     planned = await (sent if overlap is None else overlap.during(sent))
@@ -108,8 +109,6 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
 
 def _overlap_of(request: NextRequest) -> PlanningOverlap | None:
     """Return what may begin while a plan is asked for; None if nothing may."""
-    if request.settings.dispatch == "whole" and not request.settings.predict:
-        return None
     # Imported here: few agents begin calls early.
     from graph_agent.core.planning.overlap import overlap_of
 
