@@ -21,10 +21,12 @@ RunningCheck = Callable[[str], Awaitable[bool]]
 
 
 def running_check(saver: BaseCheckpointSaver[Any]) -> RunningCheck:
-    """Return a function that returns whether a run of a session is in progress in any process on a saver's database."""
+    """Return a function that reports whether a run of a session is in progress in any process on a checkpointer's
+    database.
+    """
 
     async def is_running(session_id: str) -> bool:
-        """Whether a run of a session is in progress."""
+        """Return whether a run of the session is in progress."""
         from graph_agent.storage.locks.registry import is_idle
 
         return not await is_idle(saver, session_id)
@@ -33,9 +35,14 @@ def running_check(saver: BaseCheckpointSaver[Any]) -> RunningCheck:
 
 
 def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCheck:
-    """Return a check as `running_check` does, for the saver of the database URL `address`, which other processes use.
+    """Return a function that reports whether a run of a session is in progress, like `running_check` but without
+    loading the graph's modules.
 
-    It does not see runs of this process in an SQLite file.
+    For a SQLite file, it sees only the runs of other processes.
+
+    Args:
+        address: URL of the database, which other processes use.
+        saver: A checkpointer of the database.
     """
     if is_postgres(address):
         return running_check(saver)
@@ -45,14 +52,22 @@ def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCh
     locks, file = SessionLocks(), file_of(address).resolve()
 
     async def is_running(session_id: str) -> bool:
-        """Whether a run of a session is in progress in another process."""
+        """Return whether a run of the session is in progress in another process."""
         return not locks.is_free(file, session_id).result()
 
     return is_running
 
 
 async def deliver_note(address: str, session_id: str, note: ControlMessage) -> None:
-    """Store a note in a session's inbox, by SQL if it is a SQLite file that permits it, else through the store."""
+    """Store a note in a session's inbox, where the session's run reads it.
+
+    In a SQLite file it is written by SQL, without loading LangGraph; otherwise, or if that fails, through the Store.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session.
+        note: The note.
+    """
     import asyncio
 
     from graph_agent.base.inbox import StoreInbox, inbox_namespace
@@ -71,9 +86,9 @@ async def deliver_note(address: str, session_id: str, note: ControlMessage) -> N
 
 @asynccontextmanager
 async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
-    """Hold the lock of a session during the block, so that no run begins in any process on the database.
+    """Hold the lock of a session within the context, so that no run of it begins in any process on the database.
 
-    Raises `SessionBusyError` if a run is in progress, after a wait of seconds for one that is ending.
+    Raises `SessionBusyError` if a run is in progress. A run that is just ending is waited for, for some seconds.
     """
     from graph_agent.core.runs.run import Run, RunIdentity
     from graph_agent.storage.locks.locks import database_key
@@ -84,17 +99,20 @@ async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) ->
 
 
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether runs of other processes are seen: the saver's sessions are in an SQLite file or in PostgreSQL."""
+    """Return whether runs of other processes can be detected, because the sessions are in a SQLite file or in
+    PostgreSQL.
+    """
     from graph_agent.storage.locks.locks import database_key, guards_processes
 
     return guards_processes(await database_key(saver))
 
 
 def use_daemon_threads_of_own_loop() -> None:
-    """Replace the default executor of the running event loop by one of daemon threads, for the program that owns it.
+    """Replace the default executor of the running event loop by one with daemon threads.
 
-    Blocking calls of a run then do not delay the exit of the process. Works for any kind of loop; each call replaces
-    the executor.
+    Only the program that owns the loop may call it.
+
+    Blocking calls of a run then do not delay the exit of the process. Each call replaces the executor again.
     """
     import asyncio
 

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 SystemPrompt: TypeAlias = (
     str | SystemMessage | Callable[[], str | SystemMessage] | Callable[[dict[str, Any]], str | SystemMessage]
 )
-"""Text or a message, or a function that returns one of them, of nothing or of the state."""
+"""The system prompt as text or as a message, or a function that returns it; the function has no parameter, or receives
+the state.
+"""
 logger = get_logger("graph_agent.session.agent")
 
 _MOVED = {
@@ -63,18 +65,17 @@ _MOVED = {
     "subagents": "delegates",
     "interrupt_on": "config=LoopConfig(approve=[…]), with the names of the tools",
 }
-"""Argument of another agent constructor → what replaces it."""
+"""Argument of other agent constructors → what to use here."""
 
 
 def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: Iterable[str]) -> None:
-    """Raise `TypeError` for the first of the arguments `given`, which a constructor does not have; return if there are
-    none.
+    """Raise `TypeError` for the first of `given`, with the argument that replaces it or is spelled similarly.
 
-    The message names the argument that replaces it, or the nearest one.
+    Return if `given` is empty.
 
     Args:
         name: Name of the constructor, for the message.
-        constructor: The constructor, from whose signature the known arguments are read.
+        constructor: The constructor, whose signature has the known arguments.
         given: Names of the unknown arguments.
     """
     for argument in given:
@@ -91,22 +92,22 @@ def build_graph(
     tools: Sequence[BaseTool | Callable[..., Any] | Mapping[str, Any]] | None = (),
     **options: Unpack[GraphOptions],
 ) -> GraphAgentBuilder:
-    """Build an agent's graph from ready objects; the arguments are those of `create_graph_agent`, except these.
+    """Build an agent's graph from ready objects. Arguments that are not listed are those of `create_graph_agent`.
 
     Args:
         model: The chat model.
         tools: LangChain tools, callables with a docstring and type hints, and tools that the provider runs.
-        options: `cache` is the cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is
-            LangGraph's own, for nodes. `warnings` returns the present problems of the arguments, reported as `warning`
-            events at each input. `resolve` returns the chat model for a name in `model` and `fallback_models`, here and
-            in a run's context; None to accept chat models only.
+        options: `cache` stores plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is
+            LangGraph's own, for nodes. `warnings` returns texts about present problems, which each input reports as
+            `warning` events. `resolve` returns the chat model for a name in `model` and `fallback_models`, here and in
+            a run's context; None to accept only chat models.
 
     Returns:
-        The graph, not compiled: pass a checkpointer, a store and a cache to its `compile()`.
+        The graph, not compiled. Pass a checkpointer, a store and a cache to its `compile()`.
 
     Raises:
-        ConfigError: When the arguments do not fit together.
-        TypeError: For an unknown argument; the message names the right one.
+        ConfigError: The arguments do not fit together.
+        TypeError: An argument is unknown; the message names the right one.
     """
     # Imported here: it loads the nodes, which a program that builds no graph does not need.
     with paused_collection():
@@ -325,13 +326,24 @@ def create_graph_agent(
 
 
 def _servers_down(lists: Sequence[Any]) -> list[str]:
-    """Return one sentence for each MCP server that is down, from lists of `open_mcp_tools` with a `failed` mapping."""
+    """Return one sentence for each MCP server that is down.
+
+    Args:
+        lists: Lists of `open_mcp_tools`, whose `failed` maps the name of a server to the reason.
+    """
     failed = {server: why for each in lists for server, why in each.failed.items()}
     return [f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()]
 
 
 def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
-    """Raise `ConfigError` if an argument is neither None nor of its type; `opener` is the function that opens one."""
+    """Raise `ConfigError` if an argument is neither None nor of its type.
+
+    Args:
+        name: Name of the argument, for the message.
+        given: Value of the argument.
+        kind: Type that it must have.
+        opener: Name of the function that opens an object of the type, for the message.
+    """
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
             f"{name}={given!r}: pass an object of LangGraph's; `async with {opener}(address)` of "

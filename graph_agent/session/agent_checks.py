@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 
 def check_further_tools(graph: CompiledAgentGraph, names: Iterable[str]) -> None:
-    """Raise `ConfigError` if the names of further tools cannot be given to a model together with the agent's tools.
+    """Raise `ConfigError` if a model cannot be given tools with these names in addition to the agent's own tools.
 
-    A name must not be empty, nor equal another one, also not in the form that providers accept.
+    A name must be neither empty nor equal to another one, also after the characters that providers refuse are replaced.
     """
     ToolAliases([*graph.builder.deps.toolbox.names, *names])
 
 
 def downloads_images(graph: CompiledAgentGraph) -> bool:
-    """Whether a client of one of the agent's models, and so this process, may download an image given by URL."""
+    """Return whether the client of one of the agent's models may download an image that is given by a URL, in this
+    process.
+    """
     builder = graph.builder
     config = builder.config
     others = models_in(config.candidates, config.choose)
@@ -35,12 +37,17 @@ def downloads_images(graph: CompiledAgentGraph) -> bool:
 
 
 async def model_state(graph: CompiledAgentGraph) -> tuple[str, str]:
-    """Return the state of the model's endpoint and a remark on its list of models, as `endpoint_state` describes."""
+    """Return the state of the model's endpoint, `ok` or a fault in one word, and a remark on its list of models, which
+    may be empty.
+    """
     return await endpoint_state(graph.builder.model)
 
 
 async def probe_database(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> None:
-    """Check that the database of sessions can be read and written; raise its error, or that of the Store, if not."""
+    """Check that the database of sessions, and the Store if there is one, can be read and written.
+
+    Raises the database's error if not.
+    """
     # A thread that cannot exist: only the way to the database is of interest.
     await saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
     if store is not None:

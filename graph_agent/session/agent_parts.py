@@ -33,12 +33,12 @@ logger = get_logger("graph_agent.assembly")
 
 
 class MiddlewareWrappers(NamedTuple):
-    """What the middleware of an agent wraps; the defaults are those without middleware."""
+    """How the middleware of an agent changes it. The defaults are those of an agent without middleware."""
 
     wrap_model_call: ModelWrapper = leave_unwrapped
     wrap_tool_call: ToolCallWrapper | None = None
     whole_replies: bool = False
-    """Whether replies may be rewritten after their last token, so that an answer is streamed in one piece."""
+    """Whether replies may be rewritten after their last token, so that an answer cannot be streamed token by token."""
     hook_set: MiddlewareNodes | None = None
     """The hooks around the model, which become nodes; None if there are none."""
     transformers: tuple[Any, ...] = ()
@@ -46,9 +46,9 @@ class MiddlewareWrappers(NamedTuple):
 
 
 def checked_config(config: LoopConfig | None, cache: BaseCache[Any] | None) -> LoopConfig:
-    """Return the configuration of an agent, the defaults for None.
+    """Return the configuration of an agent; the default configuration for None.
 
-    Raises `ConfigError` for an object of another class, and for a cache of plans that is configured and missing.
+    Raises `ConfigError` for an object of another class, or if plans are to be cached and there is no cache.
     """
     if config is not None and not isinstance(config, LoopConfig):
         raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
@@ -59,7 +59,7 @@ def checked_config(config: LoopConfig | None, cache: BaseCache[Any] | None) -> L
 
 
 def checked_plan_schema(given: type[PlanningResult] | None) -> type[PlanningResult]:
-    """Return the class of structured plans, `PlanningResult` for None; raise `ConfigError` for another class."""
+    """Return the class of structured plans; `PlanningResult` for None. Raises `ConfigError` for any other class."""
     given = PlanningResult if given is None else given
     if not (isinstance(given, type) and issubclass(given, PlanningResult)):
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {given!r}.")
@@ -68,16 +68,18 @@ def checked_plan_schema(given: type[PlanningResult] | None) -> type[PlanningResu
 
 @functools.lru_cache(maxsize=16)
 def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
-    """Return the JSON schema of a class of plans; cached, as its generation takes a third of the time to build a
-    graph.
+    """Return the JSON schema of a class of plans.
+
+    It is cached, because generating it takes a third of the time to build a graph.
     """
     return plan_schema.model_json_schema()
 
 
 def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]:
-    """Return an agent's tools without those that the provider runs, and these.
+    """Split an agent's tools into those that this process runs, unchanged in type, and those that the model's provider
+    runs.
 
-    Raises `ConfigError` for a tool of a provider that the caller has to run.
+    Raises `ConfigError` for a tool type of a provider that the caller would have to run.
     """
     if not isinstance(tools, Sequence) or not any(_may_be_of_provider(each) for each in tools):
         return tools, ()
@@ -88,16 +90,23 @@ def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]
 
 
 def _may_be_of_provider(tool: object) -> bool:
-    """Whether an item of `tools` has the form of a tool that the provider runs."""
+    """Return whether an item of `tools` has the form of a tool that the model's provider runs."""
     return isinstance(tool, Mapping) or type(tool).__module__.startswith("google.genai")
 
 
 def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[ProviderTool] = ()) -> LoopConfig:
-    """Return the configuration with `approve` set if any call may need a person's approval; the same object if not.
+    """Return the configuration with `approve` set if any call may need an approval; the same object if none does.
 
-    `approve` becomes an empty tuple if only marks of tools ask for approval, or if origins are traced. Raises
-    `ConfigError` for an invalid mark `approve`, `source` or `sinks`, or a name in `approve` that no tool or delegate
-    has, or that of a tool that the provider runs.
+    `approve` becomes an empty tuple if only metadata of tools ask for approval, or if origins of arguments are traced.
+
+    Args:
+        config: The configuration.
+        toolbox: The agent's tools and delegates.
+        provided: The tools that the provider runs, which cannot wait for an approval.
+
+    Raises:
+        ConfigError: The metadata `approve`, `source` or `sinks` of a tool are invalid; or a name in `approve` is that
+            of no tool or delegate, or of a tool that the provider runs.
     """
     if config.origins:
         # Imported here: most agents trace no origins.
@@ -126,7 +135,7 @@ def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[Prov
 
 
 def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
-    """Read the skills of folders; None for an empty list.
+    """Read the skills in folders; None if there are no folders.
 
     Raises `ConfigError` for a folder without a skill, or an invalid skill.
     """
@@ -139,9 +148,9 @@ def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
 
 
 def admitted_middleware(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
-    """Read what each middleware wraps, adds and hooks into; empty without middleware.
+    """Read what each middleware wraps, adds and hooks into; an empty list without middleware.
 
-    Raises `ConfigError` if two have the same name.
+    Raises `ConfigError` if two of them have the same name.
     """
     if not middleware:
         return []
@@ -154,9 +163,10 @@ def admitted_middleware(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
 def middleware_wrappers(
     admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts: Prompts, config: LoopConfig
 ) -> MiddlewareWrappers:
-    """Make the wrappers and hooks of middleware; the defaults without any.
+    """Return the wrappers and hooks that middleware adds to an agent; the defaults without middleware.
 
-    Logs a warning for each middleware that may rewrite replies, so that answers are not streamed token by token.
+    Logs a warning for each middleware that may rewrite replies without declaring it, because answers are then not
+    streamed token by token.
     """
     if not admitted:
         return MiddlewareWrappers()

@@ -68,7 +68,7 @@ def assemble(
     skills: Sequence[str | Path] = (),
     memory: AgentMemory | None = None,
 ) -> GraphAgentBuilder:
-    """Build an agent's graph from ready objects; `build_graph` describes the arguments, the errors and the result."""
+    """Build an agent's graph from ready objects; arguments, errors and result are those of `build_graph`."""
     tools, provided = split_provider_tools(tools)
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
@@ -135,7 +135,7 @@ def assemble(
 
 
 def _join(deps: AgentDeps, graph: GraphAgentBuilder) -> GraphAgentBuilder:
-    """Add the four nodes of an agent, those of its hooks and approvals, and the edges; return the graph."""
+    """Add the four standard nodes, those of hooks and approvals, and the edges to `graph`, and return it."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         "tools": (tools_node, Route),

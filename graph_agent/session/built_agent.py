@@ -16,11 +16,11 @@ NO_SAVER = (
     "langgraph.checkpoint.memory, or a saver of graph_agent.persistence.open_saver(). agent.run(…) runs an input "
     "without a session; a run with on_approval=… needs no checkpointer."
 )
-"""The text of the error for an agent without a checkpointer."""
+"""The text of the error for an agent without a checkpointer, where one is needed."""
 
 
 def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph | None:
-    """Return the builder of an agent's compiled graph; None for a graph of another package."""
+    """Return the builder from which an agent's graph was compiled; None for a graph of another package."""
     from graph_agent.session.compiled import (
         AgentStateGraph,  # loaded with the first agent, and not needed to import `Session`
     )
@@ -29,9 +29,7 @@ def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph
 
 
 def custom_state_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CustomState:
-    """Return the state fields of the user's own that an agent has; an empty set of fields for a graph of another
-    package.
-    """
+    """Return the state fields that the user has added to an agent; no fields for a graph of another package."""
     from graph_agent.core.state.custom_state import NO_OWN_FIELDS  # as above
 
     builder = builder_of(graph)

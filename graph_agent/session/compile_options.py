@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CompileOptions(TypedDict, total=False):
-    """Arguments of LangGraph's `compile`, except the checkpointer."""
+    """The keyword arguments of LangGraph's `compile`, except the checkpointer, for type checkers."""
 
     store: BaseStore | None
     cache: BaseCache[Any] | None

@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from graph_agent.session.compile_options import CompileOptions
 
 _UNNAMED = (None, "agent", "LangGraph")
-"""Names that an agent has without an argument `name`; its messages do not carry them."""
+"""Names of agents that were given no `name`. Messages of such agents do not carry the name."""
 _WHEN = ("before", "after")
 """Suffixes of LangGraph's breakpoint arguments `interrupt_before` and `interrupt_after`."""
 _PREPARED = "_is_prepared_for_agents"
-"""Name of the attribute that marks a saver as patched by `_prepare`."""
+"""Attribute that marks a checkpointer as prepared by `_prepare`."""
 
 
 class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
@@ -97,7 +97,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return f"<{type(self).__name__} {self._shown()['name']!r}>"
 
     def _shown(self) -> dict[str, Any]:
-        """Return what describes the agent in a notebook: heading → text."""
+        """Return what a notebook displays about the agent, heading → text."""
         saver, model = self.checkpointer, self.builder.model
         return {
             "name": self.name or "agent",
@@ -108,13 +108,13 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
     @property
     def input_warnings(self) -> Sequence[str]:
-        """The agent's present problems, one text each, such as a server that is down; each input reports them in
-        `warning` events.
+        """Texts about present problems of the agent, e.g. a server that is down; each input reports them as
+        warnings.
         """
         return self.builder.deps.warnings()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return the table and the drawing of the agent for a notebook, made without a network."""
+        """Return the table and the drawing of the agent for a notebook, by MIME type. No network is used."""
         # LangGraph's own has an image of the graph, made by a server on the internet.
         from graph_agent.base._internal.svg import image_html
 
@@ -126,7 +126,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         }
 
     def draw_svg(self) -> str:
-        """Return a drawing of the graph as SVG text, made without a network."""
+        """Return a drawing of the graph as SVG text. No network is used."""
         from graph_agent.base._internal.svg import Edge, graph_svg
 
         drawn = self.get_graph()
@@ -135,7 +135,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return graph_svg(nodes, edges, f"Graph of the agent {self.name or 'agent'}")
 
     def _repr_html_(self) -> str:
-        """Return the table of the agent as HTML."""
+        """Return the table that describes the agent, as HTML."""
         return html_table("Agent", self._shown().items())
 
     # LangGraph's own signatures lack type arguments, which strict checkers report at each call.
@@ -174,11 +174,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
-            SyncInLoopError: In the thread of a running event loop.
-            InputError: When there is a checkpointer and no `thread_id`, or for decisions on an approval request of an
-                older checkpoint that has an answer.
-            SessionBusyError: When a run of the session is in progress.
-            SessionLostError: When another process has taken the session over during the run.
+            SyncInLoopError: Called in the thread of a running event loop.
+            InputError: There is a checkpointer and no `thread_id`, or an approval request of an older checkpoint is
+                decided again.
+            SessionBusyError: A run of the session is in progress.
+            SessionLostError: Another process has taken the session over during the run.
         """
         _refuse_running_loop()
         readership = ConsumerTracker()
@@ -195,14 +195,14 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     ) -> AsyncIterator[Any]:
         """Run the graph and yield the parts of its stream, with LangGraph's arguments.
 
-        If the stream is left before its end, the session's next input ends the run.
+        If it is left early, the session's next input ends the run.
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
-            InputError: When there is a checkpointer and no `thread_id`, or for decisions on an approval request of an
-                older checkpoint that has an answer.
-            SessionBusyError: When a run of the session is in progress.
-            SessionLostError: When another process has taken the session over during the run.
+            InputError: There is a checkpointer and no `thread_id`, or an approval request of an older checkpoint is
+                decided again.
+            SessionBusyError: A run of the session is in progress.
+            SessionLostError: Another process has taken the session over during the run.
         """
         kwargs = {**kwargs, "context": context}
         if config is not None and handle_of(config.get("configurable", {})).readership is not None:
@@ -211,8 +211,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return ClosingStream(self._astream(input, _with_fields(config, readership=readership), kwargs), readership)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Run the graph and yield LangGraph's events of it; if the stream is left, the session's next input ends the
-        run.
+        """Run the graph and yield LangGraph's events of it.
+
+        If the stream is left before its end, the session's next input ends the run.
         """
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)
@@ -223,7 +224,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Lock the session, admit the input, run the graph, and yield its chunks; raise as `astream` describes."""
+        """Lock the session, run the graph, and yield its chunks, or those of the stored result of the input's id.
+
+        Raises the errors of `astream`.
+        """
         configurable = self._checked_configurable(config)
         saver = self._saver_of(configurable)
         check_input(input, self.builder.input_schema.__annotations__, stored=saver is not None)
@@ -289,8 +293,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return blocking(self.abulk_update_state)(config, supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        """Change the state with LangGraph's arguments; raises `InputError` or `SessionBusyError` as `bulk_update_state`
-        does.
+        """Change the state with LangGraph's arguments.
+
+        Raises `InputError` and `SessionBusyError` like `bulk_update_state`.
         """
         configurable = self._checked_configurable(config)
         self._check_own_updates(supersteps)
@@ -303,7 +308,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             return await super().abulk_update_state(self._with_run(config, configurable, run), supersteps)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
-        """Whether a run answers a question of the checkpoint that its config names by `checkpoint_id`."""
+        """Return whether an input answers a question of the checkpoint that the config names by `checkpoint_id`."""
         return (
             isinstance(given, Command)
             and given.resume is not None
@@ -312,15 +317,13 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _check_custom_state(self, given: Any) -> None:
-        """Raise `InputError` for values of own state fields, in an input or an update, that are not plain."""
+        """Raise `InputError` if an input or an update has values of own state fields that are not plain data."""
         update = given.update if isinstance(given, Command) else given
         if self.builder.own.names and isinstance(update, Mapping):
             self.builder.own.check(update)
 
     async def _admit(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
-        """Return the input to run: what `admit_input` returns, or the given one if the run stores no checkpoints of its
-        own.
-        """
+        """Return the input to run, from `admit_input`; unchanged if the run stores no checkpoints of its own."""
         if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
             return given
         return await admit_input(
@@ -330,8 +333,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _check_session(
         self, given: Any, configurable: dict[str, Any], saver: BaseCheckpointSaver[Any] | None
     ) -> None:
-        """Raise `InputError` for an input that continues nothing, and own fields that a reducer cannot combine with the
-        stored ones. `saver` is the saver of the run; None if nothing is stored.
+        """Raise `InputError` if an input has no message and there is nothing to continue, or if own fields do not fit
+        the stored ones.
+
+        `saver` is the checkpointer of the run; None if nothing is stored.
         """
         own = self.builder.own
         update = given.update if isinstance(given, Command) else given
@@ -349,12 +354,12 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             own.check(update, found.checkpoint["channel_values"] if found is not None else {})
 
     def _check_own_updates(self, supersteps: Any) -> None:
-        """Raise `InputError` for updates whose own state fields are not plain."""
+        """Raise `InputError` if updates of the state have values of own state fields that are not plain data."""
         for update in [update for superstep in supersteps for update in superstep]:
             self._check_custom_state(update[0])
 
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
-        """Return the saver of a run: a nested run uses that of the surrounding run; None if nothing is stored."""
+        """Return the checkpointer of a run, which is that of a surrounding run; None if the run stores nothing."""
         if self.checkpointer is False:
             return None
         if (inherited := checkpointer_of({"configurable": configurable})) is not None:
@@ -363,8 +368,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the caller of a run does not see which node wrote what, so that nodes may take shortcuts; asked only
-        for a run that stores nothing.
+        """Return whether the caller cannot see which node wrote what, so that a run that stores nothing may be
+        shorter.
         """
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)
@@ -378,7 +383,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the agent's own credentials in the context."""
+        """Return a run's keyword arguments with the agent's credentials and caller added to the context."""
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
@@ -395,9 +400,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "context": context}
 
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config; prepare the saver.
+        """Merge the `configurable` of graph, surrounding run and own config; prepare the checkpointer.
 
-        Raises `InputError` if the agent has a saver and no `thread_id` is given, or it is not Unicode text.
+        Raises `InputError` if the agent has a checkpointer, and there is no `thread_id` or it is no Unicode text.
         """
         # The graph's own values count as given, as in LangGraph: `with_config` may name a thread.
         bound, given = (self.config or {}).get("configurable", {}), (config or {}).get("configurable", {})
@@ -415,13 +420,13 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return configurable
 
     def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
-        """Return the run's config with the run in its handle."""
+        """Return the config of a run, in which the handle holds the run."""
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         own = {**(config or {}).get("configurable", {}), **nothing}
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
 
     def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
-        """Return the run's keyword arguments with `durability="sync"` where plans must be stored before their calls."""
+        """Return a run's keyword arguments, with `durability="sync"` if plans must be stored before their calls run."""
         if _sets_durability(kwargs):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
@@ -432,16 +437,16 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
-        """Whether the run stores its supersteps in the checkpoints of a surrounding run that sets no durability."""
+        """Return whether the run stores its supersteps in checkpoints of a surrounding run, which sets no
+        durability.
+        """
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
 
 
 def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver, in place and once, for agents: fences, metadata, guarded reads, and methods for every event
-    loop.
-    """
+    """Patch a checkpointer in place, once: fenced writes, metadata, checked reads, and use from every event loop."""
     if getattr(saver, _PREPARED, False):
         return
     # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
@@ -457,29 +462,29 @@ def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
 
 
 def _of_result(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
-    """Return the config of a run of which LangGraph gives only the result to the caller, and reads the whole stream."""
+    """Return the config of a run whose caller receives only the result, so that LangGraph reads the whole stream."""
     hides_nodes = kwargs.get("stream_mode", "values") == "values"
     return _with_fields(config, readership=ConsumerTracker(), **({"hides_nodes": True} if hides_nodes else {}))
 
 
 def _with_fields(config: RunnableConfig | None, **fields: Any) -> RunnableConfig:
-    """Return a config whose handle has other values in some fields."""
+    """Return a copy of a config, with the given fields of its handle replaced."""
     config = config or {}
     return {**config, "configurable": with_handle(config.get("configurable", {}), **fields)}
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
-    """Whether the caller of a run sets its durability."""
+    """Return whether the caller of a run sets the durability itself."""
     return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
-    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
+    """Return whether a run continues the checkpoint that it loads; otherwise its input is stored first."""
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
 
 
 def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
-    """Whether a run resumes, or may: LangGraph resumes a dispatched run if its checkpoint has the run's id."""
+    """Return whether a run resumes, or may: LangGraph resumes a dispatched run whose id the newest checkpoint has."""
     return _resumes(given, configurable) or is_dispatched(configurable)
 
 
@@ -502,7 +507,7 @@ def _refuse_running_loop() -> None:
 
 
 class PushedMessages(StreamTransformer):
-    """Makes the text that nodes stream themselves a message of LangGraph's `run.messages`, which ignores chunks."""
+    """Shows text that nodes stream in LangGraph's `run.messages`, as whole messages, because it ignores chunks."""
 
     before_builtins = True
     required_stream_modes = ("messages",)
@@ -510,14 +515,14 @@ class PushedMessages(StreamTransformer):
     def __init__(self, scope: tuple[str, ...] = ()) -> None:
         super().__init__(scope)
         self._whole: set[str | None] = set()
-        """Ids of the messages of models that do not stream, which LangGraph has reported."""
+        """Ids of messages that LangGraph has reported, by models that do not stream."""
 
     def init(self) -> dict[str, Any]:
-        """Return no projection: the transformer only changes events."""
+        """Return an empty projection, because the transformer only changes events."""
         return {}
 
     def process(self, event: Any) -> bool:
-        """Replace a pushed chunk by a whole message; return False to drop one whose message was reported, else True."""
+        """Replace a node's chunk by a whole message in place; return False to drop one that was reported, else True."""
         if event["method"] != "messages":
             return True
         data = event["params"]["data"]
@@ -532,21 +537,22 @@ class PushedMessages(StreamTransformer):
 
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
-    """A `StateGraph` that compiles to a `CompiledAgentGraph`, or to a subclass of it.
+    """A `StateGraph` that compiles to a `CompiledAgentGraph` or a subclass of it.
 
-    `asks` is whether calls of the agent, or of a delegate in this process, may wait for a person's approval.
+    `asks` is whether calls of the agent, or of a delegate in this process, may wait for an approval; `transformers` are
+    the stream transformers that middleware adds.
     """
 
     mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
-    """Returns, for each MCP server of the tools, whether it can be called now; None if unknown."""
+    """Returns whether each MCP server of the tools can be called now; None if there is no such server."""
     arguments: Mapping[str, Any] = MappingProxyType({})
-    """Arguments of `build_graph` except the model, with which the same agent is built again for another model."""
+    """Arguments of `build_graph` except the model, to build the same agent for another model."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
-    """Credentials of every run; a run's own credentials of the same names win."""
+    """Credentials of every run. Credentials of the same names in a run's context replace them."""
     compiled_class: type[CompiledAgentGraph] = CompiledAgentGraph
-    """Class of the compiled graph; a subclass adds methods only."""
+    """Class of the compiled graph. A subclass may only add methods."""
     caller: str | None = None
-    """The caller of every run that brings none, such as the person at a terminal; None for no such caller."""
+    """The caller of every run whose context names none, such as the user at a terminal; None for no caller."""
 
     def __init__(self, deps: AgentDeps, context_schema: type[Any], transformers: Sequence[Any], *, asks: bool) -> None:
         own = self.own = deps.toolbox.own
@@ -567,7 +573,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     @property
     def model(self) -> BaseChatModel:
-        """The chat model of a run whose context names no other."""
+        """The chat model of a run whose context does not name another one."""
         return self.deps.models.first.client.model
 
     def compile(

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from graph_agent.core.execution.ledger import WaveRecovery
 
 _ABORT_WAIT_S = 4 * POLL_S
-"""Seconds that a run in another process has to take an abort out of the Store."""
+"""Seconds in which a run of another process must take an abort out of the Store."""
 _ABORT_LOOKS = 20
-"""Number of checks within that time."""
+"""Number of checks within these seconds."""
 _ANSWERED = frozenset({SessionStatus.COMPLETED, SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT})
-"""The statuses of a session in which follow-ups are run: its newest input has an answer, and was not stopped."""
+"""Statuses of a session in which follow-ups are run, because the newest input has an answer and was not stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class QueuedMessage:
     """A message to a session that no run has processed."""
 
     id: str
-    """Names the message in `Session.withdraw`."""
+    """Id of the message, for `Session.withdraw`."""
     kind: Literal["steer", "follow_up"]
-    """`steer` goes to the running input, or to the next one; `follow_up` is an input of its own."""
+    """`steer` for a message to the running or the next input; `follow_up` for an input of its own."""
     text: str
     """What the user wrote."""
     sent_at: datetime
@@ -93,12 +93,14 @@ class SessionCommands:
         return f"{type(self).__name__}({self.graph!r}, {self.id!r})"
 
     def _repr_html_(self) -> str:
-        """Return the table of the session for a notebook, as HTML."""
+        """Return the table that describes the session in a notebook, as HTML."""
         shown = [("id", self.id), ("agent", repr(self.graph)), ("checkpointer", type(self.saver).__name__)]
         return html_table(type(self).__name__, shown)
 
     async def steer(self, text: str) -> None:
-        """Send a message to the model before its next plan, also while a wave runs; with the next input when idle.
+        """Send a message that the model reads before its next plan, also while calls run.
+
+        If the session is idle, the next input's run reads it.
 
         Returns once the message is queued.
 
@@ -108,7 +110,9 @@ class SessionCommands:
         await self._send(new_note("steer", _checked_text(text, "steer")))
 
     async def follow_up(self, text: str) -> None:
-        """Queue an input for after the current answer; for after the next one when idle.
+        """Queue an input that is run after the current answer.
+
+        If the session is idle, it is run after the answer to the next input.
 
         The program that runs the session then (`Session.run`, `Session.stream`, the command line or a server) also runs
         the queued input; its answer is its own: see `RunResult.follow_ups`. A run of the bare graph leaves it queued;
@@ -120,7 +124,9 @@ class SessionCommands:
         await self._send(new_note("follow_up", _checked_text(text, "follow_up")))
 
     async def queued(self) -> list[QueuedMessage]:
-        """Return the steering and the follow-ups that no run has processed, oldest first; empty if there are none."""
+        """Return the steering messages and follow-ups that no run has read yet, oldest first; empty if there are
+        none.
+        """
         return [
             QueuedMessage(note.key, note.kind, str(note.content), datetime.fromtimestamp(note.sent_ns / 1e9, UTC))
             for note in await self._unprocessed("steer", "follow_up")
@@ -128,9 +134,12 @@ class SessionCommands:
         ]
 
     async def withdraw(self, message_id: str) -> bool:
-        """Remove a queued message, by its id from `queued`, so that no run reads it; return whether it was queued.
+        """Remove a queued message, so that no run reads it; return whether it was queued.
 
-        A run that reads the message at the same moment may still use it; the history then has it.
+        A run that reads the message at the same moment may still use it; the history then contains it.
+
+        Args:
+            message_id: Id of the message, from `queued`.
         """
         if all(note.key != message_id for note in await self._unprocessed("steer", "follow_up")):
             return False
@@ -138,7 +147,7 @@ class SessionCommands:
         return True
 
     async def _unprocessed(self, *kinds: NoteKind) -> list[ControlMessage]:
-        """Return the queued notes of some kinds that no run has processed, oldest first."""
+        """Return the queued notes of the given kinds that no run has read yet, oldest first."""
         taken = set((await self.graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
         notes = await (await self._inbox()).read(self.id)
         return [note for note in notes if note.kind in kinds and note.key not in taken]
@@ -157,9 +166,9 @@ class SessionCommands:
         await self._send(new_note("configure", checked_fields(fields)))
 
     async def is_running(self) -> bool:
-        """Whether a run of the session is in progress, in this process or in another on the same database.
+        """Return whether a run of the session is in progress, in this process or in another on the same database.
 
-        Other processes are only seen if the sessions are in an SQLite file or in PostgreSQL.
+        Runs of other processes are only seen if the sessions are in an SQLite file or in PostgreSQL.
         """
         return not await is_idle(self.saver, self.id)
 
@@ -211,9 +220,11 @@ class SessionCommands:
             return await self.abort()  # a run has begun since the check
 
     async def _was_taken_elsewhere(self) -> bool:
-        """Whether a run in a process whose lock is not visible here takes an abort out of the Store, within a second.
+        """Send an abort through the Store, and return whether a run of another process takes it within a second.
 
-        If none does, the abort is removed again. Returns False at once without a Store, or if all locks are visible.
+        If none does, remove it.
+
+        Used where locks of other processes are not visible. Returns False at once if they are, or there is no Store.
         """
         if self._store is None or await sees_other_processes(self.saver):
             return False
@@ -228,7 +239,7 @@ class SessionCommands:
         return False
 
     async def _send(self, note: ControlMessage) -> None:
-        """Add a note to the inbox; raise `InputError` if a run in another process would not read it."""
+        """Add a note to the session's inbox. Raises `InputError` if a run in another process could not read it."""
         is_here = self._store is not None or await find_run(self.saver, self.id) is not None
         if not is_here and not await is_idle(self.saver, self.id):
             raise InputError(
@@ -243,18 +254,20 @@ class SessionCommands:
 
 
 class SessionControl(SessionCommands):
-    """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
+    """The commands to a session, with access to its queue of notes, for programs that run follow-ups themselves."""
 
     async def noted_events(self) -> list[StoredEvent]:
-        """Return the events of feedback, titles and revocations that no run has processed, oldest first."""
+        """Return the events of feedback, titles and revocations that no run has taken into the history yet, oldest
+        first.
+        """
         newest = await self.saver.aget_tuple(self._thread)
         return await feedback_after(self.saver, self._store, newest) if newest is not None else []
 
     async def settle(self) -> bool:
-        """Abort the open input of a session that no program runs, and give its calls their results; return whether it
-        was aborted.
+        """Abort the open input of a session that no program runs, and give its open calls results; return whether an
+        input was aborted.
 
-        Runs the graph. Raises `SessionBusyError` if a run has begun.
+        Runs the graph, without asking a model. Raises `SessionBusyError` if a run has begun.
         """
         handle = RunHandle()
         # A run that is aborted before its first node only settles the open calls, and asks no model.
@@ -263,17 +276,15 @@ class SessionControl(SessionCommands):
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def has_input(self, input_id: str) -> bool:
-        """Whether an input is that of the session's run in this process, or without such a run, of its newest
-        checkpoint.
-
-        A run in another process is seen through its checkpoints only.
+        """Return whether `input_id` is the id of the session's current input: that of its run in this process or,
+        without one, of its newest checkpoint.
         """
         if (run := await find_run(self.saver, self.id)) is not None:
             return run.identity.mark is not None and run.identity.mark.id == input_id
         return bool(((await self.graph.aget_state(self._thread)).metadata or {}).get(INPUT_ID) == input_id)
 
     async def delete(self) -> None:
-        """Delete the session with its unread notes; the caller has locked it."""
+        """Delete the session and its unread notes. The caller must hold the session's lock."""
         inbox = await self._inbox()
         # A later session of the same name must not receive the notes. Those sent before the deletion go first, as the
         # process may be killed in between.
@@ -282,8 +293,8 @@ class SessionControl(SessionCommands):
         await inbox.forget(self.id, [note.key for note in await inbox.read(self.id)])
 
     async def next_follow_up(self) -> ControlMessage | None:
-        """Return the follow-up to run now; None if none is queued, or the newest input was not answered. It stays
-        queued.
+        """Return the follow-up to run now, without removing it; None if none is queued, or the newest input has no
+        answer.
         """
         notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
@@ -295,28 +306,28 @@ class SessionControl(SessionCommands):
         return next((note for note in notes if note.key not in taken), None)
 
     async def check_next(self, note: ControlMessage) -> None:
-        """Check, while the session is locked, that a follow-up is the next to run; raise `SessionBusyError` if it is
-        not.
-        """
+        """Raise `SessionBusyError` unless a follow-up is still the next to run. Called while the session is locked."""
         if await self.next_follow_up() != note:
             raise SessionBusyError(f"Session {self.id!r}: another run has taken this follow-up in.")
 
     async def withdraw_follow_ups(self) -> list[str]:
-        """Remove the queued follow-ups that no run has processed, and return their texts, oldest first."""
+        """Remove the queued follow-ups that no run has read yet, and return their texts, oldest first."""
         notes = await self._unprocessed("follow_up")
         await (await self._inbox()).forget(self.id, [note.key for note in notes])
         return [str(note.content) for note in notes]
 
     async def pending(self, kind: NoteKind) -> list[str]:
-        """Return the texts of the queued notes of a kind that no run has processed, oldest first; they stay queued.
-
-        `kind` is `steer` or `follow_up`.
+        """Return the texts of the queued notes of a kind, `steer` or `follow_up`, that no run has read yet, oldest
+        first. They stay queued.
         """
         return [str(note.content) for note in await self._unprocessed(kind)]
 
 
 def _checked_text(text: str, command: str) -> str:
-    """Return a text; raise `InputError` if it is not a text, or is blank. `command` is for the message."""
+    """Return a text unchanged; raise `InputError` if it is not a text or is blank.
+
+    `command` is the name of the command, for the message.
+    """
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{command} takes the user's input, as text that is not empty; got {text!r}.")
     return text
@@ -327,15 +338,16 @@ CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "u
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call of a plan, and its state."""
+    """One call of the newest input, and its state."""
 
     id: str
     """Id of the call."""
     name: str
     """The tool's name, or `delegate_to_<name>`."""
     state: CallProgress
-    """`planned`: not started; `started`: started, without a result yet; `finished` and `failed`: it has its result;
-    `skipped`: it was never run; `unknown`: it may have run and taken effect."""
+    """`planned`: not started; `started`: without a result yet; `finished` or `failed`: it has its result; `skipped`: it
+    never ran; `unknown`: a crash leaves open whether it ran and took effect.
+    """
 
 
 def call_records(
@@ -347,7 +359,7 @@ def call_records(
     idle: bool,
     writes: Callable[[str], bool] | None,
 ) -> list[CallRecord]:
-    """Return the calls of the newest input, in the order they were planned.
+    """Return the calls of the newest input with their states, in the order they were planned.
 
     Args:
         snapshot: The state of the session.
@@ -355,7 +367,7 @@ def call_records(
         before: The checkpoints before the latest edits (see `edit_ancestors`), newest first.
         run: The session's run in this process; None if there is none.
         idle: Whether no run is in progress in any process.
-        writes: Returns whether a call may change something, by its name; None if unknown.
+        writes: Returns whether a call may have side effects, by its name; None if unknown.
     """
     # Imported here: the import of `Session` does not need the graph.
     from graph_agent.core.execution.ledger import wave_recovery
@@ -370,10 +382,7 @@ def call_records(
     interrupted = _interrupted(snapshot, recovery)
 
     def state(call: TrackedCall) -> CallProgress:
-        """Return the state of a call: from its result, the run in this process, or what a crashed run left.
-
-        Without any, a call that may have begun is `unknown`.
-        """
+        """Return the state of a call: from its result, the run in this process, or what a crashed run has stored."""
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]
@@ -389,7 +398,7 @@ def call_records(
 
 
 def _interrupted(snapshot: StateSnapshot, recovery: WaveRecovery) -> set[str]:
-    """Return the ids of the calls whose tasks wait for a person."""
+    """Return the ids of the calls whose tasks wait for an answer."""
     waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in recovery.asking}
     # One task per ready call, in order.
     tasks = [task.id for task in snapshot.tasks if task.name in ("tools", "delegate")]
@@ -398,7 +407,10 @@ def _interrupted(snapshot: StateSnapshot, recovery: WaveRecovery) -> set[str]:
 
 
 def _with_events_in(pending: Sequence[PendingWrite], events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return events and those of some writes, each once: LangGraph's snapshot holds those of finished tasks, too."""
+    """Return events followed by those in pending writes, each once.
+
+    LangGraph's snapshot may contain events of finished tasks already.
+    """
     found = [*events]
     for entry in (entry for _, channel, value in pending if channel == "events" for entry in value):
         found += [entry] if entry not in found else []

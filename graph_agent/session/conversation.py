@@ -31,9 +31,9 @@ from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.models.errors import classify_model_error
 
 _WINDOW_SHARE = 0.75
-"""Share of the model's context window that the conversation may fill in the request for the summary."""
+"""Share of the model's context window that the request for the summary may fill with the conversation."""
 _LEAST_TOKENS = 5_000
-"""Tokens for which the summary has room, at least; a short conversation may need a long summary."""
+"""Minimum of the tokens that the summary may have, because a short conversation may need a long summary."""
 
 
 class NoSummaryError(Exception):
@@ -41,8 +41,8 @@ class NoSummaryError(Exception):
 
     Args:
         kind: `stopped` if a hook ended the request before the model, `hook` if a hook with `on_error = "fail"` or a
-            middleware failed, `empty_answer` if the reply has no text or refuses; else the kind of the provider's
-            error, which is the `__cause__`.
+            middleware failed, `empty_answer` if the reply has no text or is a refusal; otherwise the kind of the
+            provider's error, which is the `__cause__`.
     """
 
     def __init__(self, kind: ModelErrorKind | Literal["stopped", "hook", "empty_answer"]) -> None:
@@ -53,24 +53,26 @@ class NoSummaryError(Exception):
 async def summarize_conversation(
     deps: AgentDeps, messages: Sequence[AnyMessage], instructions: str | None, context: AgentContext
 ) -> tuple[str, Usage]:
-    """Have the agent's model summarize a conversation; return the summary, and the usage of all model calls.
+    """Summarize a conversation with the agent's model; return the summary, and the usage of all model calls.
 
-    The hooks before the model see the messages, each call directly followed by its results; loop hooks rewrite the tool
-    results, and middleware wraps the request. Nothing is stored.
+    Nothing is stored.
+
+    Hooks and middleware apply as in a run: hooks before the model receive the messages, in which each call is directly
+    followed by its results, loop hooks may rewrite the results, and middleware wraps the request.
 
     Args:
         deps: The agent.
         messages: The conversation, oldest message first.
         instructions: What to keep in the summary; None for the default prompt alone.
-        context: Overrides and credentials, as of a run.
+        context: Overrides and credentials, as in a run.
 
     Raises:
-        NoSummaryError: If a hook or the provider prevents the summary, or the reply has no text.
+        NoSummaryError: A hook or the provider prevents the summary, or the reply has no text.
     """
     own, found = deps.toolbox.own, list[tuple[str, Usage]]()
 
     async def summarize(state: dict[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        """Request the summary with the messages that the hooks have left, and note it."""
+        """Node that requests the summary of the messages that the hooks have left, and adds it to `found`."""
         given = coerce_context(runtime.context, deps.context_schema)
         settings = effective_config(deps.config, given, deps.context_schema)
         chain = await deps.models.chain(settings)
@@ -112,13 +114,15 @@ async def summarize_conversation(
 
 
 def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
-    """Return a node that runs a hook; it raises `HookError` if the hook fails, and `NoSummaryError` if it ends the
-    run.
+    """Return a node that runs a hook.
+
+    The node raises `HookError` if the hook fails, and `NoSummaryError` if the hook ends the run.
     """
 
     async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        """Run the hook, and return its update of the state; raise `HookError` if it fails, and `NoSummaryError` at a
-        jump.
+        """Run the hook, and return its update of the state.
+
+        Raises `HookError` if it fails, and `NoSummaryError` if it jumps.
         """
         try:
             update = await hook.run(state, config)
@@ -140,10 +144,10 @@ async def estimate_request(
     context: Mapping[str, Any],
     session_id: str,
 ) -> int:
-    """Estimate the tokens of an input's first request, with the counter that budgets and compaction use.
+    """Estimate the tokens of an input's first model request, as budgets and compaction count them. No request is sent.
 
-    The request has the system prompt, the tools, and the history with the current summary. It is counted before hooks
-    and middleware, and before a summary or a compaction that the input itself would cause. No request is sent.
+    The request has the system prompt, the tools, and the history with the current summary. Changes by hooks and
+    middleware, and a summary or compaction that the input itself would cause, are not considered.
 
     Args:
         deps: The agent.
@@ -153,7 +157,7 @@ async def estimate_request(
         session_id: Id of the session.
 
     Raises:
-        ConfigError: If the agent's system prompt is a function that fails outside a run.
+        ConfigError: The agent's system prompt is a function that fails outside a run.
     """
     deps = deps_of_run(deps, Runtime(context=context))
     await deps.prepare()

@@ -39,15 +39,20 @@ from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.storage.locks.registry import is_dispatched, runs_until
 
 Recent = dict[str, str]
-"""Hash of an input's id → id of its newest checkpoint, oldest input first."""
+"""Hash of an input's id → id of the newest checkpoint of the input, oldest input first."""
 
 
 async def find_recent(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
 ) -> CheckpointTuple | None:
-    """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones.
+    """Return the newest checkpoint of an earlier input; None if the input is not among the recent ones of the session.
 
-    For savers without an index. `newest` is the session's newest checkpoint, which lists the recent inputs.
+    For checkpointers without an index of inputs.
+
+    Args:
+        saver: The checkpointer.
+        newest: The session's newest checkpoint, which lists the recent inputs.
+        input_id: Id of the input.
     """
     recent = await _stored(saver, newest)
     if recent is None:
@@ -60,10 +65,14 @@ async def find_recent(
 async def find_checkpoint(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
 ) -> CheckpointTuple | None:
-    """Return the newest checkpoint of an input by its id; None if there is none. An index of the saver is used if it
-    has one.
+    """Return the newest checkpoint of an input; None if there is none.
 
-    `newest` is the session's newest checkpoint.
+    The checkpointer's index of inputs is used if it has one.
+
+    Args:
+        saver: The checkpointer.
+        newest: The session's newest checkpoint.
+        input_id: Id of the input.
     """
     stored = input_id_in(newest.metadata)
     if stored is not None and stored.id == input_id:
@@ -76,11 +85,15 @@ async def find_checkpoint(
 async def inputs_before(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputId | None
 ) -> Mapping[str, str] | str | None:
-    """Return what the checkpoints of a run store of the inputs before it, under `RECENT_INPUTS`.
+    """Return what the checkpoints of a run store about the session's earlier inputs, under `RECENT_INPUTS`.
 
-    This is hash of an id → checkpoint id, at most `MOST_INPUTS`; or the id of the checkpoint that stores this mapping,
-    if the newest one belongs to the same input; or None to store nothing. `newest` is the session's newest checkpoint,
-    None for a new session; `mark` is that of the run's input, None without an id.
+    It is a mapping, hash of an input id → checkpoint id, of at most `MOST_INPUTS` inputs; or the id of the checkpoint
+    that stores this mapping, if the newest checkpoint belongs to the same input; or None to store nothing.
+
+    Args:
+        saver: The checkpointer.
+        newest: The session's newest checkpoint; None for a new session.
+        mark: The mark of the run's input; None for an input without an id.
     """
     if newest is None:
         return {} if mark is not None else None
@@ -99,7 +112,9 @@ async def inputs_before(
 
 
 async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent | None:
-    """Return the recent inputs before the input of the newest checkpoint; None if no checkpoint stores them."""
+    """Return the recent inputs that are stored for the newest checkpoint, without its own input; None if none are
+    stored.
+    """
     stored = newest.metadata.get(RECENT_INPUTS)
     if isinstance(stored, str):
         first = await load(saver, _at(newest, stored))
@@ -108,11 +123,14 @@ async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> R
 
 
 async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent:
-    """Read all checkpoints of the session, and return its recent inputs; for a session whose last input had no id."""
+    """Read all checkpoints of the session, and return its recent inputs.
+
+    Needed if the session's last input had no id.
+    """
     found: Recent = {}
 
     def add(each: CheckpointTuple) -> None:
-        """Note the input of a checkpoint, if it has an id."""
+        """Record the input of a checkpoint, if the input has an id."""
         if (mark := input_id_in(each.metadata)) is not None:
             found[_key(mark.id)] = max(found.get(_key(mark.id), ""), each.checkpoint["id"])
 
@@ -128,21 +146,21 @@ def _key(input_id: str) -> str:
 
 
 def _at(newest: CheckpointTuple, checkpoint_id: str | None, namespace: str = "") -> RunnableConfig:
-    """Return the config of a checkpoint in the thread of `newest`; of a whole namespace if the id is None."""
+    """Return the config of a checkpoint in the thread of `newest`; of the whole namespace if the id is None."""
     at = newest.config["configurable"]
     named = {"checkpoint_id": checkpoint_id} if checkpoint_id is not None else {}
     return {"configurable": {"thread_id": at["thread_id"], "checkpoint_ns": namespace, **named}}
 
 
 _LISTS = ("messages", "events")
-"""The channels of which a full copy is stored."""
+"""Channels of which a pruned checkpoint has a full copy."""
 
 
 def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
-    """Return the state at the end of an input whose checkpoints were pruned, from its checkpoint in the namespace
+    """Return the state at the end of an input whose checkpoints were pruned, from what remains in the namespace
     `ANSWERS`.
 
-    It has the messages and events of that input only, and no tasks.
+    It has only the messages and events of that input, and no tasks.
     """
     at, stored = answer.config["configurable"], answer.checkpoint["channel_values"]
     values = {name: getattr(value, "value", value) if name in _LISTS else value for name, value in stored.items()}
@@ -151,13 +169,14 @@ def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
 
 
 def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what a stream of the graph would yield at its end for a stored state: its values and its open interrupts.
+    """Yield the chunks with which a stream of the graph would end in a stored state: its values and its open
+    interrupts.
 
     Args:
         state: The stored state.
         outputs: Names of the graph's output keys, unless `options` has `output_keys`.
-        options: Options of `stream`: `stream_mode`, `output_keys`, `version`, `subgraphs`, which decide the form of the
-            chunks. Only the modes `values` and, with open interrupts, `updates` yield a chunk.
+        options: The options `stream_mode`, `output_keys`, `version` and `subgraphs` of `stream`, which determine the
+            form of the chunks. Only the modes `values` and, with open interrupts, `updates` yield a chunk.
     """
     modes = options.get("stream_mode") or "values"
     is_list = not isinstance(modes, str)
@@ -178,12 +197,12 @@ def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: M
 
 
 ANSWER = "graph_agent_answer"
-"""Channel of the record of an answer among a checkpoint's writes; no state field has it."""
+"""Channel of the record of an answer among the writes of a checkpoint. It is not a state field."""
 
 FindInput = Callable[[str, str], Awaitable[CheckpointTuple | None]]
-"""Returns the newest checkpoint of an input by thread and input id."""
+"""Returns the newest checkpoint of an input, for a thread and an input id; None if there is none."""
 ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
-"""Reads the state of a checkpoint; `aget_state` of a compiled graph."""
+"""Reads the state of a checkpoint, e.g. `aget_state` of a compiled graph."""
 
 
 async def admit_input(
@@ -195,24 +214,24 @@ async def admit_input(
     *,
     resumes: bool,
 ) -> Any:
-    """Return the input to run the graph with, None to resume; called while the session is locked.
+    """Return the input with which to run the graph; None to resume. Must be called while the session is locked.
 
-    Sets the run's mark, and the ids and inputs before it that its checkpoints store. An answer with an id is recorded
-    in the database before the run.
+    Also stores the mark of the input, and the inputs before it, in `run`. An answer with an id is recorded in the
+    database before it is used.
 
     Args:
         graph: The compiled graph.
-        saver: Its saver.
+        saver: The checkpointer of the graph.
         given: The input that the program passed: a state update, a `Command`, or None.
         configurable: The complete `configurable` of the run's config.
         run: The run.
         resumes: Whether the run continues a checkpoint instead of storing new input.
 
     Raises:
-        InputStoredError: If the input has its result already.
-        InputConflictError: If its id belongs to a different input of the session.
-        InputSupersededError: If a later input, or a later run of a server, came before this one had its result.
-        InputError: If the id is invalid.
+        InputStoredError: The input has its result already.
+        InputConflictError: The id belongs to a different input of the session.
+        InputSupersededError: A later input, or a later run of a server, came before this one had its result.
+        InputError: The id is invalid.
     """
     input_id = configurable.get(INPUT_ID)
     admission = InputDeduplicator(saver, graph.aget_state, run.identity.session_id)
@@ -234,9 +253,9 @@ async def admit_input(
 
 
 def _content(given: Any) -> Any:
-    """Return what identifies an input of a graph: of a `Command` the answer, of a state update the whole update.
+    """Return the part of a graph's input that identifies it: the answer of a `Command`, or the whole state update.
 
-    Its messages are converted to LangChain messages, as in inputs of `Session.run`.
+    Messages in it are converted to LangChain messages, as `Session.run` does.
     """
     if isinstance(given, Command):
         return given.resume
@@ -248,7 +267,7 @@ def _content(given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class InputDeduplicator:
-    """Admits the inputs with an id of one session."""
+    """Decides whether the inputs of one session that have an id must be run, resumed, or have their result already."""
 
     saver: BaseCheckpointSaver[Any]
     read: ReadState
@@ -256,22 +275,23 @@ class InputDeduplicator:
     thread_id: str
 
     async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
-        """Return `given` if it is to be run, or None to resume an input without a result; called while the session is
-        locked.
+        """Return `given` if it must be run, or None to resume an input without a result.
 
-        An answer that is new is recorded in the database. An answer to several questions of which some have theirs is
-        returned without these.
+        Must be called while the session is locked.
+
+        A new answer is recorded in the database. If some of the questions that an answer addresses have their answers
+        already, these are left out.
 
         Args:
             given: The input: a state update, or a `Command` for an answer.
-            mark: Its id and digest.
+            mark: The id and digest of the input.
             run: The run, whose fence then expects the newest checkpoint that was read here.
 
         Raises:
-            InputStoredError: If the input has its result; the error has the state.
-            InputConflictError: If the id belongs to a different input of the session, unless that is an answer that a
+            InputStoredError: The input has its result; the error has the state.
+            InputConflictError: The id belongs to a different input of the session, unless that is an answer that a
                 delegate has refused.
-            InputSupersededError: If a later input came before this one had its result.
+            InputSupersededError: A later input came before this one had its result.
         """
         newest = await load(self.saver, self.thread)
         run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
@@ -291,12 +311,19 @@ class InputDeduplicator:
         return given
 
     async def admit_delivery(self, given: Command[Any], delivery: InputId, run: Run) -> Any:
-        """Return the input to run the graph with for an answer that a server dispatches; None to resume a run delivered
-        before.
+        """Return the input with which to run the graph for an answer that a server dispatches; None to resume a run
+        that was delivered before.
 
-        `delivery` is the id of the server's run with the digest of the answer. A new answer is recorded in the
-        database. Raises `InputStoredError` if the answer was used already and the run waits for another one, and
-        `InputConflictError` if the run has a different answer.
+        A new answer is recorded in the database.
+
+        Args:
+            given: The answer.
+            delivery: Id of the server's run, with the digest of the answer.
+            run: The run.
+
+        Raises:
+            InputStoredError: The answer was used already, and the run waits for another one.
+            InputConflictError: The server's run has a different answer.
         """
         newest = await load(self.saver, self.thread)
         if newest is None or given.resume is None:
@@ -313,8 +340,8 @@ class InputDeduplicator:
         return None
 
     async def seen(self, mark: InputId) -> Literal["stored", "recorded"] | None:
-        """Return `stored` if the session has checkpoints of an id, `recorded` if it has the record of an answer; None
-        if new.
+        """Return `stored` if the session has checkpoints of an input, `recorded` if it has only the record of an
+        answer, and None if the id is new.
 
         Raises `InputConflictError` if the record is of a different answer.
         """
@@ -326,10 +353,10 @@ class InputDeduplicator:
         return "recorded" if self._record(mark, newest) is not None else None
 
     async def check(self, given: Any, mark: InputId) -> None:
-        """Check, before a run begins and without a lock, that the session may have an input; nothing is stored.
+        """Check, before a run begins and without a lock, that the session can receive an input. Nothing is stored.
 
-        Raises `InputConflictError` if its id belongs to a different input, and `InputSupersededError` if a later input
-        came before this one had its result. An input with a result passes.
+        An input that has its result passes. Raises `InputConflictError` if the id belongs to a different input, and
+        `InputSupersededError` if a later input came before this one had its result.
         """
         newest = await load(self.saver, self.thread)
         if newest is None:
@@ -356,19 +383,18 @@ class InputDeduplicator:
         return tuple(each for each in recent if each != run_id)
 
     async def inherited(self, configurable: Mapping[str, Any]) -> InputId | None:
-        """Return the mark of the input that a run without new input continues; None if it has no id, or nothing is
-        stored.
+        """Return the mark of the input that a run without new input continues; None if that input has no id, or nothing
+        is stored.
 
-        The run continues the `checkpoint_id` in `configurable`, or without one the newest checkpoint.
+        The run continues the `checkpoint_id` in `configurable` or, without one, the newest checkpoint.
         """
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
         continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
         return input_id_in(continued.metadata) if continued is not None else None
 
     async def _is_corrected(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
-        """Whether an answer has the id of another one that a delegate has refused, and is for the same question.
-
-        Then it replaces that one instead of being a conflict.
+        """Return whether an answer replaces an earlier one with the same id, because a delegate has refused that one
+        for the same question.
         """
         stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
         if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
@@ -382,10 +408,10 @@ class InputDeduplicator:
         )
 
     async def _continued(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
-        """Return the graph's input for an id whose newest checkpoint is `known`: None to resume it, or `given` to run
-        it.
+        """Return the graph's input for an id whose newest checkpoint is `known`: None to resume the input, or `given`
+        to run it.
 
-        Raises `InputStoredError` if it has a result or waits for an answer, `InputConflictError` if the content
+        Raises `InputStoredError` if the input has a result or waits for an answer, `InputConflictError` if its content
         differs, and `InputSupersededError` if a later input ended it.
         """
         mark.names(input_id_in(known.metadata), self.thread_id)
@@ -414,10 +440,10 @@ class InputDeduplicator:
         )
 
     async def _answered(self, given: Any, stored: Mapping[str, Any], newest: CheckpointTuple) -> Any:
-        """Return the graph's input for an answer of which the newest checkpoint has the record `stored`.
+        """Return the graph's input for an answer that the newest checkpoint records in `stored`.
 
-        None resumes the run; a `Command` has only the answers that are still lacking. Raises `InputStoredError` if
-        another question is open.
+        None resumes the run. A `Command` contains only the answers that the run has not used yet. Raises
+        `InputStoredError` if another question is open.
         """
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         waiting = {asked.id: task.id for task in state.tasks if task.result is None for asked in task.interrupts}
@@ -435,9 +461,10 @@ class InputDeduplicator:
         return None
 
     async def _note_answer(self, given: Command[Any], mark: InputId, newest: CheckpointTuple, run: Run) -> None:
-        """Store the record of an answer at the newest checkpoint: the id, the digest, and how many answers came before.
+        """Record an answer at the newest checkpoint: its id, its digest, and how many answers each question that it
+        addresses had before.
 
-        The number is for each question that it addresses, so that a repetition shows whether this answer was used.
+        From these numbers, a repetition can tell whether this answer was used.
         """
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
@@ -446,9 +473,9 @@ class InputDeduplicator:
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
 
     def _record(self, mark: InputId, newest: CheckpointTuple) -> Mapping[str, Any] | None:
-        """Return the record of an answer with this id at the newest checkpoint; None if there is none.
+        """Return the record of the answer with this id at the newest checkpoint; None if there is none.
 
-        Raises `InputConflictError` if the recorded answer is a different one.
+        Raises `InputConflictError` if the record is of a different answer.
         """
         for _, channel, value in newest.pending_writes or ():
             if channel == ANSWER and mark.names(InputId(value["id"], value["digest"]), self.thread_id):
@@ -461,14 +488,14 @@ class InputDeduplicator:
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
     async def _find(self, mark: InputId, newest: CheckpointTuple) -> CheckpointTuple | None:
-        """Return the newest checkpoint of an input by its id; None if there is none. An index of the saver is used if
-        it has one.
-        """
+        """Return the newest checkpoint of an input by its id; None if there is none."""
         return await find_checkpoint(self.saver, newest, mark.id)
 
 
 def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:
-    """Return the open interrupts that an answer is for, each with its task: all of them, or those in a dict by id."""
+    """Return the open interrupts that an answer is for, each with its task: those whose ids are keys of the answer, or
+    all.
+    """
     return [
         (task, interrupt)
         for task in state.tasks
@@ -479,7 +506,7 @@ def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTa
 
 
 def index_of(saver: BaseCheckpointSaver[Any]) -> FindInput | None:
-    """Return the saver's search for the newest checkpoint of an input, by thread and input id; None if it has no
-    index.
+    """Return the function by which a checkpointer finds the newest checkpoint of an input; None if it has no index of
+    inputs.
     """
     return getattr(saver, "find_input", None)

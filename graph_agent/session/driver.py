@@ -56,40 +56,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _FOLLOW_UP_S = 10.0
-"""Maximum seconds to look for a follow-up after an input."""
+"""Maximum seconds for finding a follow-up after an input."""
 _LATE_FOLLOW_UP_S = 2.0
-"""The same after an input whose deadline has passed."""
+"""Maximum seconds for finding a follow-up after an input whose deadline has passed."""
 _BEGINNING_S = 1.0
-"""Seconds in which the run of another process may commit its input, so that it is recognized."""
+"""Seconds in which a run of another process may store its input, so that it is recognized as the same input."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of the run of an input, and of the follow-ups after it."""
+    """Options of the run of an input, and of the runs of follow-ups after it."""
 
     context: Any = None
-    """The context of the runs: overrides of the configuration, and credentials."""
+    """The context of the runs, with overrides of the configuration and credentials."""
     control: RunControl | None = None
-    """Lets the runs be stopped at their next superstep boundary."""
+    """Can stop the runs at their next superstep boundary; None for no such control."""
     on_approval: OnApproval | None = None
-    """Decides on calls that wait for approval, in place of the driver's own callback; None for that."""
+    """Decides on calls that wait for approval; None for the callback of the driver."""
     readership: ConsumerTracker | None = None
-    """State of the stream whose consumer reads every part; None if only the results are read."""
+    """Tracks the consumer that reads every part of the stream; None if only the results are read."""
     output: RunOutput | None = None
-    """The parts of `RunDriver.input_parts` for a run without `readership`; None for no parts."""
+    """Which parts `RunDriver.input_parts` yields for a run without `readership`; None if it yields no parts."""
     reasoning: bool = False
     """Whether the reasoning of the agent's model is among the parts."""
 
 
 TextSource = Literal["tokens", "replies", "none"]
-"""How the text of replies comes: streamed, each reply at its end if its model is not streamed, or not at all."""
+"""How the text of replies is yielded: in pieces as it is produced, each reply as a whole at its end, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """The parts of a run for a server, which shows text in pieces and each result at once.
+    """Which parts of a run a server receives: text in pieces, and each result as soon as its call has ended.
 
-    Its events come in the order in which calls end; only early events have their `seq` in the history.
+    Events are in the order in which calls end. Only early events have their `seq` in the history.
     """
 
     text: TextSource = "tokens"
@@ -103,29 +103,35 @@ class RunOutput:
 
 @dataclass(eq=False, slots=True)
 class InputRun:
-    """The run of one input. The graph reports its end while no other run of the session can begin."""
+    """The run of one input. The graph reports the end of the run before another run of the session can begin."""
 
     handle: RunHandle
-    """Handle of the run, which joins it to what surrounds it; aborting it stops this run only."""
+    """Handle of the run, by which only this run is aborted."""
     state: StateSnapshot | None = None
-    """State of the session at the end of the input; None before, and for a stopped run.
+    """State of the session at the end of the input; None before the end, and for a stopped run.
 
-    A graph of another package does not report its end."""
+    Graphs of other packages do not report their end.
+    """
     replayed: bool = False
-    """Whether the input was not run, because it has a result."""
+    """Whether the input was not run, because it has a stored result."""
     aborted: bool = False
-    """Whether the run was aborted, also if its answer was complete before."""
+    """Whether the run was aborted, even if its answer was complete by then."""
     ended: Run | None = None
-    """The graph's run, once it has ended."""
+    """The run of the graph, once it has ended; None before."""
     parts: StreamParts | None = None
-    """The converter of its chunks; None before its start, and without a consumer of its parts."""
+    """Converts the chunks of the graph to parts; None before the start, and if no parts are wanted."""
 
 
 class RunDriver:
     """Drives the runs of one session, for every program that runs an input: `Session`, the server and its A2A tasks.
 
-    `configurable` has additional keys of the runs. `approval` answers approval requests without a person.
-    `in_foreground` is whether the session ends with a run's answer, so that no delegation goes on in the background.
+    Args:
+        graph: The compiled agent.
+        session_id: Id of the session.
+        configurable: Additional keys of the runs' `configurable`.
+        approval: Answers approval requests by a callback or by earlier decisions; None to leave them open.
+        in_foreground: Whether the session ends with the answer of a run, so that delegations must not continue in the
+            background.
     """
 
     def __init__(
@@ -148,17 +154,17 @@ class RunDriver:
 
     @cached_property
     def control(self) -> SessionControl:
-        """Sends commands to the session, and reads its queue of notes."""
+        """Sends commands to the session, and reads its queued notes."""
         return SessionControl(self._graph, self.id)
 
     def abort_with(self, handle: RunHandle) -> None:
-        """Let an abort of `handle` stop every run of this driver."""
+        """Make an abort of `handle` stop every run of this driver."""
         self._configurable = with_handle(self._configurable, parent=handle)
 
     def input_id(self, given: Any, input_id: str | None) -> InputId | None:
-        """Return the mark of an input: its id with a digest of `given`; None without an id.
+        """Return the mark of an input, which is its id with a digest of `given`; None if `input_id` is None.
 
-        Raises `InputError` when the id is not valid, or the graph is of another package and does not store ids.
+        Raises `InputError` if the id is invalid, or the graph is of another package, which stores no ids.
         """
         if input_id is None:
             return None
@@ -167,9 +173,9 @@ class RunDriver:
         return InputId(check_input_id(input_id), digest_of(given))
 
     def answer_id(self, answer: Any, input_id: str | None) -> InputId | None:
-        """Return the mark of a person's answer: the id with a digest of the content; None without an id.
+        """Return the mark of an answer, which is its id with a digest of its content; None if `input_id` is None.
 
-        Raises `InputError` when the id is not valid, or the graph does not store ids.
+        Raises `InputError` if the id is invalid, or the graph is of another package, which stores no ids.
         """
         # Imported here: only answers need it.
         from graph_agent.session.interrupts import answer_content
@@ -178,7 +184,7 @@ class RunDriver:
 
     @property
     def inputs(self) -> InputDeduplicator:
-        """Finds the session's inputs by the ids that their senders gave them."""
+        """Finds inputs of the session by the ids that their senders gave them."""
         # Imported here: only inputs with an id, and answers, need it.
         from graph_agent.session.deduplicator import InputDeduplicator
 
@@ -187,20 +193,21 @@ class RunDriver:
         )
 
     async def state(self) -> StateSnapshot:
-        """Return the state of the session at its newest checkpoint, with its open tasks; empty for a new session."""
+        """Return a snapshot of the session's newest checkpoint, with its open tasks; an empty one for a new session."""
         return await self._graph.aget_state({"configurable": self._configurable})
 
     async def answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
-        """Return the graph's input that resumes the session, a `Command`; None to resume without an answer.
+        """Check an answer to the session's open interrupts, and return the `Command` that resumes the graph with it;
+        None to resume without an answer.
 
         Args:
             answer: The answer; None after a crash.
-            decided_by: Name of the person, for the history; None for `user`.
-            mark: The answer's own id and digest; None without one. With it, None is also returned for an answer that
-                the session has received already and that fits no open interrupt.
+            decided_by: Name of the reviewer, for the history; None for `user`.
+            mark: The id and digest of the answer; None if it has no id. An answer with an id that the session has
+                received already, and that fits no open interrupt, also returns None.
 
         Raises:
-            InputError: When there is nothing to resume, or the answer does not fit the open interrupts.
+            InputError: There is nothing to resume, or the answer does not fit the open interrupts.
         """
         # Imported here: only answers need it.
         from graph_agent.session.interrupts import answers_by_id, checked_answers
@@ -225,10 +232,10 @@ class RunDriver:
             return None
 
     async def run(self, given: Any, options: RunOptions, mark: InputId | None = None) -> RunResult:
-        """Run an input and the follow-ups queued by its end, and return the result of the input, with theirs in
+        """Run an input and the follow-ups that are queued at its end; return the result of the input, with theirs in
         `follow_ups`.
 
-        `given`, `mark` and the errors are those of `parts`. An error of a follow-up is logged and not raised.
+        The arguments and errors are those of `parts`. An error of a follow-up is logged, and not raised.
         """
         results: list[RunResult] = []
         try:
@@ -242,7 +249,9 @@ class RunDriver:
         return replace(results[0], follow_ups=tuple(results[1:]))
 
     async def run_follow_ups(self, options: RunOptions) -> list[RunResult]:
-        """Run the queued follow-ups, and return their results; empty if none is queued or the session is running."""
+        """Run the queued follow-ups, and return their results in order; empty if none is queued, or the session is
+        running.
+        """
         refuse_within(self.id)
         if (note := await self.next_after(None, options.control)) is None:
             return []
@@ -252,22 +261,24 @@ class RunDriver:
     async def parts(
         self, given: Any, options: RunOptions, mark: InputId | None = None, note: ControlMessage | None = None
     ) -> AsyncGenerator[Part[Any]]:
-        """Run an input, then the follow-ups that are queued by then; yield the parts of each, `Done` last.
+        """Run an input, then the follow-ups that are queued at its end; yield the parts of each, with `Done` as its
+        last one.
 
-        A run is resumed as long as its approvals need no person. A follow-up whose parts are not consumed stays queued.
+        If `approval` can answer the questions with which a run ends, the run is resumed. A follow-up whose parts are
+        not consumed stays queued.
 
         Args:
-            given: The graph's input, or a function that returns it when the first part is requested.
+            given: The graph's input, or an async function that returns it when the first part is requested.
             options: Options of all these runs. Without `readership`, the only parts are `Done`.
-            mark: The id and digest of the input; None without an id.
-            note: The follow-up that the input is; None for any other input. If another run takes it up first, there are
-                no parts.
+            mark: The id and digest of the input; None for an input without an id.
+            note: The follow-up that the input is; None for any other input. If another run takes the follow-up first,
+                there are no parts.
 
         Raises:
-            InputError: If the answer names an interrupt that is not open.
-            InputConflictError: If the id belongs to a different input.
-            SessionBusyError: If another input of the session is running.
-            RunFailedError: If the input failed, and `on_failure="raise"` is set.
+            InputError: The answer names an interrupt that is not open.
+            InputConflictError: The id belongs to a different input.
+            SessionBusyError: Another input of the session is running.
+            RunFailedError: The input failed, and `on_failure="raise"` is set.
         """
         # Imported here: a program that only starts needs neither.
         from graph_agent.session.results import Done, Token
@@ -307,7 +318,9 @@ class RunDriver:
     async def _automatic_answers(
         self, asked: Sequence[Interrupt], run: InputRun, options: RunOptions
     ) -> dict[str, Any] | None:
-        """Return the answers to the open interrupts of a run without a person; None if one of them needs a person."""
+        """Return answers to the open interrupts of a run, interrupt id → answer, by a callback or earlier decisions;
+        None if a reviewer is needed.
+        """
         if (approval := self._approval) is None:
             return None
         # Another process may have revoked an approval since.
@@ -318,13 +331,13 @@ class RunDriver:
     def input_run(
         self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None
     ) -> InputRun:
-        """Return the run of an input, for `input_parts`; nothing is started.
+        """Return the run of an input, to be started by `input_parts`.
 
         Args:
-            handle: The handle of the run, with its own mark and note, whose `after` is set; None for a new one, which
-                an abort of the surrounding run reaches.
-            mark: The id and digest of the input; None without an id.
-            note: The follow-up that the input is; None for any other input.
+            handle: The handle of the run, whose `after` is set here; None for a new one, which is also aborted when a
+                surrounding run is.
+            mark: For a new handle: the id and digest of the input; None for an input without an id.
+            note: For a new handle: the follow-up that the input is; None for any other input.
         """
         if handle is None:
             surrounding = handle_of(self._configurable).parent or handle_of(ensure_config()["configurable"]).run
@@ -337,10 +350,12 @@ class RunDriver:
         return run
 
     async def input_parts(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[ServedPart]:
-        """Run one input to its end, and yield its parts, without `Done` and follow-ups; set the fields of `run`.
+        """Run one input to its end, and yield its parts, without `Done` and without follow-ups.
 
-        An input with an id that another program runs is waited for. One that has its result is not run, and has no
-        parts here.
+        Also sets the fields of `run`.
+
+        If another program runs an input with the same id, its end is waited for. An input that has its result is not
+        run, and has no parts.
 
         Args:
             run: The run, from `input_run`.
@@ -348,10 +363,10 @@ class RunDriver:
             options: Which parts are yielded, and the options of the run.
 
         Raises:
-            InputError: If the answer names an interrupt that is not open.
-            InputConflictError: If the id belongs to a different input.
-            SessionBusyError: If another input of the session is running.
-            RunFailedError: If the input failed, and `on_failure="raise"` is set.
+            InputError: The answer names an interrupt that is not open.
+            InputConflictError: The id belongs to a different input.
+            SessionBusyError: Another input of the session is running.
+            RunFailedError: The input failed, and `on_failure="raise"` is set.
         """
         mark, output = run.handle.mark, options.output
         stores, values = self._stores, dict[str, Any]()
@@ -413,10 +428,11 @@ class RunDriver:
                     raise
 
     def _sources(self, run: InputRun, options: RunOptions) -> tuple[Sequence[StreamMode], ReplyBuffer | None]:
-        """Return what the parts of a run are made from: LangGraph's stream modes, and the buffer of its replies' text.
+        """Return LangGraph's stream modes from which the parts of a run are made, and the buffer that receives the text
+        of its replies.
 
-        The text of replies is read into the buffer. Both are empty without a consumer of parts. There is no buffer for
-        graphs of other packages, whose text LangGraph streams.
+        If no parts are wanted, they are empty and None. Graphs of other packages have no buffer, because LangGraph
+        streams their text.
         """
         output = options.output
         if output is None and options.readership is None:
@@ -436,9 +452,11 @@ class RunDriver:
         return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies
 
     async def _wait_for(self, mark: InputId) -> bool:
-        """Wait for the end of an input's run in any process; return False when the session runs another input.
+        """Wait until the run of an input has ended, in whichever process it is.
 
-        Raises `InputConflictError` when the session runs a different input with the same id.
+        Return False if the session runs another input.
+
+        Raises `InputConflictError` if the session runs a different input with the same id.
         """
         begun, saver = time.monotonic(), cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
         while True:
@@ -456,11 +474,12 @@ class RunDriver:
             await asyncio.sleep(POLL_S)
 
     async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
-        """Return the follow-up to run after an input; None if there is none, or if it cannot be found within seconds.
+        """Return the follow-up to run after an input; None if there is none, or it cannot be read within seconds, which
+        is logged.
 
         Args:
-            run: The run of the input, if this program ran it; None for that of another program.
-            control: A control of the runs; once it is drained, None is returned.
+            run: The run of the input, if this program ran it; None if another one did.
+            control: A control of the runs. If it was drained, None is returned.
         """
         if control is not None and control.drain_requested:
             return None
@@ -481,8 +500,8 @@ class RunDriver:
     async def _read_end(self, run: InputRun, ended: Run) -> None:
         """Read the state at the end of a run, and set the fields of `run`.
 
-        If the lock was lost, another run may have continued the session, so the state is that of the last checkpoint of
-        the input's own run. Raises `SessionLostError` if that run has not ended.
+        If the session's lock was lost, another run may have continued the session; then it is the state of the last
+        checkpoint of the input's own run. Raises `SessionLostError` if the input had not ended there.
         """
         run.ended, run.aborted = ended, ended.stop.aborted
         with with_own_lists(ended.stored_lists):
@@ -495,10 +514,14 @@ class RunDriver:
         run.state = state
 
     async def result(self, run: InputRun | None = None, context: Any = None) -> RunResult:
-        """Return the result of a run that has ended; without one, that of the session's newest input.
+        """Return the result of a run that has ended; for None, of the session's newest input.
 
-        `context` is that of the run. Raises `RunFailedError` for an earlier failure of an input that was not run again,
-        when `on_failure="raise"` is set.
+        If the input was not run again because its failure is stored, and `on_failure="raise"` is set, raises
+        `RunFailedError`.
+
+        Args:
+            run: The run.
+            context: The context of the run.
         """
         run = run or InputRun(RunHandle())
         state = run.state or await self.state()
@@ -514,9 +537,11 @@ class RunDriver:
 
 
 def _end_of(values: dict[str, Any], config: RunnableConfig) -> StateSnapshot:
-    """Return the state at the end of a run that stores nothing, from its last chunk of the mode `values`.
+    """Return the state at the end of a run that stores nothing.
 
-    `values` loses its interrupts.
+    Args:
+        values: The last chunk of the mode `values`, from which the interrupts are removed.
+        config: The config of the run.
     """
     interrupts = tuple(values.pop(INTERRUPT, ()))
     tasks = (PregelTask("", "", (), interrupts=interrupts),) if interrupts else ()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _RETURNED = re.compile(r"(?:chatcmpl-|msg_|resp_)([0-9a-f]{32}|[0-9a-f]{24})(?:-[0-9a-f]{8}|[0-9a-f]{4,})?")
 """Ids of answers in the HTTP APIs; the first group is the id of the message that began the input."""
 NOTE_CHARS = 4000
-"""Maximum characters of a note."""
+"""Maximum characters of the note of a rating."""
 
 
 async def give_feedback(
@@ -50,18 +50,23 @@ async def give_feedback(
     evaluate: bool = False,
     agent: str = "agent",
 ) -> StoredEvent:
-    """Store feedback on an answer of a session, also while a run is in progress; return its event.
+    """Store feedback on an answer of a session, also while a run is in progress; return the event about it.
 
     Args:
-        saver: The saver of the session.
-        store: The Store of the agent; None for that in the saver's database, or without one this process's memory.
-        session_id: The session.
-        rating: `up` or `down`; this and the next arguments are those of `Session.feedback`, which names the errors.
-        note: What the person wrote.
-        answer: The answer; None for the newest one.
-        by: Name of the person; None for `user`.
+        saver: The checkpointer of the session.
+        store: The Store of the agent; None for the one in the checkpointer's database or, without one, this process's
+            memory.
+        session_id: Id of the session.
+        rating: `up` or `down`.
+        note: What the user wrote, at most 4,000 characters; empty for nothing.
+        answer: `seq` of the answer's event, id of its input or of its message; None for the newest answer.
+        by: Name of the user; None for `user`.
         evaluate: Whether the answer is to become a case of an evaluation.
         agent: Name of the agent, for OpenTelemetry.
+
+    Raises:
+        InputError: The session has no such answer, the rating is invalid, or the note is too long.
+        ConfigError: There is neither a Store nor a database that can hold the feedback.
     """
     if rating not in get_args(Rating):
         raise InputError(f"rating={rating!r}: a rating is 'up' or 'down'.")
@@ -87,7 +92,7 @@ async def give_feedback(
 
 
 def person_of(by: str | None) -> str:
-    """Return the name of a person for an event; `user` for None. Raises `InputError` if it is no text."""
+    """Return the name of a person for an event; `user` for None. Raises `InputError` if it is not a text."""
     if not isinstance(by, str | None):
         raise InputError(f"by={by!r}: the name of a person is a text.")
     return clean(by or DEFAULT_DECIDER)
@@ -96,8 +101,9 @@ def person_of(by: str | None) -> str:
 async def give_title(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, title: str, by: str | None
 ) -> StoredEvent:
-    """Store a title of a session, also while a run is in progress; return its event. `Session.rename` has the
-    arguments and errors.
+    """Store a title of a session, also while a run is in progress; return the event about it.
+
+    The arguments and errors are those of `Session.rename`.
     """
     if not isinstance(title, str) or not title.strip() or len(title) > TITLE_CHARS:
         raise InputError(f"title={title!r}: a title is a text of 1 to {TITLE_CHARS} characters.")
@@ -113,9 +119,10 @@ async def give_title(
 async def store_note(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, note: ControlMessage
 ) -> None:
-    """Store a note in the agent's Store, else in that of the saver's database, else in this process's memory.
+    """Store a note in the agent's Store; without one in the Store of the checkpointer's database; without one in this
+    process's memory.
 
-    Raises `ConfigError` for a database that has no place for it.
+    Raises `ConfigError` if other processes use the database, and it has no place for notes.
     """
     address: str | None = getattr(saver, "address", None)
     if store is not None:
@@ -141,7 +148,8 @@ async def _find(
     history: Mapping[str, Sequence[Any]],
     answer: str | int | None,
 ) -> dict[str, Any]:
-    """Return the fields of a `feedback` event that name an answer: `answer`, and the id by which it was named.
+    """Return the fields that identify an answer in a `feedback` event: `answer`, and the id by which the answer was
+    named.
 
     Raises `InputError` if the session has no such answer.
     """
@@ -196,10 +204,10 @@ async def answer_at(saver: BaseCheckpointSaver[Any], session_id: str, checkpoint
 def _by_message(
     events: Sequence[StoredEvent], answers: Sequence[int], messages: Sequence[Any], message_id: str
 ) -> int | None:
-    """Return the index of the answer whose message has an id; None if there is none.
+    """Return the index of the event of the answer whose message has an id; None if there is none.
 
-    Messages have no link to events: of several answers with the same content, the events are in the messages' order.
-    None also if the history has lost some of them, so that their order is unknown.
+    Messages have no link to events, so answers with the same content are matched by their order. None also if the
+    history has lost some of these messages, because the order is then unknown.
     """
     named = [each for each in messages if isinstance(each, AIMessage) and not each.tool_calls]
     contents = {each.id: to_json_safe(each.content) for each in named}
@@ -216,7 +224,9 @@ async def _by_input(
     events: Sequence[StoredEvent],
     input_id: str,
 ) -> int | None:
-    """Return the index of the answer to the input with an id; None if there is no such input, or it has no answer."""
+    """Return the index of the event of the answer to the input with an id; None if there is no such input, or it has no
+    answer.
+    """
     known = await find_checkpoint(saver, newest, input_id)
     if known is None:
         return None
@@ -227,5 +237,5 @@ async def _by_input(
 
 
 def _index_of(events: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> int | None:
-    """Return the index of an event in the history; None if it does not have it."""
+    """Return the index of the last equal event in the history; None if there is none."""
     return next((at for at in range(len(events) - 1, -1, -1) if events[at] == entry), None)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
-    """The agent that `create_graph_agent` returns: a compiled LangGraph graph that also runs single inputs and opens
+    """The agent that `create_graph_agent` returns: a compiled LangGraph graph that can also run single inputs and open
     sessions.
 
-    `run`, `run_sync` and `run_stream` run one input without a session: nothing is stored, and the next input knows
-    nothing of it. They are for an agent without a checkpointer. With one, `session` opens the session to run in. The
-    graph's own methods, such as `ainvoke` and `astream`, work as those of `CompiledAgentGraph`.
+    `run`, `run_sync` and `run_stream` run one input without a session: nothing is stored, and the next input has no
+    access to it. They are for an agent without a checkpointer. With one, `session` opens the session to run in. The
+    graph's own methods, such as `ainvoke` and `astream`, are those of `CompiledAgentGraph`.
     """
 
     def session(
@@ -139,7 +139,11 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
     def _driver(self, instead: str, on_approval: OnApproval | None) -> RunDriver:
         """Return the driver of one run without a session.
 
-        Raises `InputError` if the agent has a checkpointer; `instead` is the method of `Session` to use then.
+        Raises `InputError` if the agent has a checkpointer.
+
+        Args:
+            instead: Method of `Session` that the error recommends.
+            on_approval: Decides on calls that wait for approval; None if nothing decides.
         """
         from graph_agent.session.driver import RunDriver
         from graph_agent.session.interrupts import AutoApproval
@@ -158,7 +162,7 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
 
 
 class GraphAgentBuilder(AgentStateGraph):
-    """The graph of `build_graph`: a `StateGraph` that compiles to a `GraphAgent`."""
+    """The graph that `build_graph` returns: a `StateGraph` that compiles to a `GraphAgent`."""
 
     compiled_class = GraphAgent
 

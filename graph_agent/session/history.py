@@ -50,16 +50,16 @@ async def read_tail(
     """Return the newest events up to a checkpoint, and the index of the first of them in the history.
 
     Args:
-        saver: The saver of the session.
+        saver: The checkpointer of the session.
         newest: The checkpoint.
-        whole: Reads the whole history. It is called if the writes of the ancestors do not suffice: they reach back to a
-            full copy, a person has overwritten the history, or more than `_MAX_TAIL_CHECKPOINTS` would be read.
+        whole: Reads the whole history. It is called if the ancestors' writes do not suffice: they reach back to a full
+            copy, the history was overwritten, or more than `_MAX_TAIL_CHECKPOINTS` would be read.
         last: Maximum number of events, the newest ones; None for no limit.
         after: Only events with a higher index are returned.
-        pending: Whether events after the checkpoint are included: those of calls that have finished while others of
-            their wave run, and the first ones of an input without a stored plan.
+        pending: Whether to include events after the checkpoint: those of calls that have finished while others of their
+            wave run, and the first ones of an input whose first plan is not stored.
         known: The id of an ancestor, at which reading ends, and the number of events at it.
-        feedback: Events that follow all others, which `whole` includes: feedback that no run has processed.
+        feedback: Events that no run has read yet, which follow all others; `whole` includes them.
     """
 
     def begin(total: int) -> int:
@@ -115,9 +115,9 @@ def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
 
 
 def _has_other_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
-    """Whether the number of events between a checkpoint and its parent differs from the recorded one; False if unknown.
+    """Return whether the number of events between a checkpoint and its parent (`before`) differs from the recorded one.
 
-    `found` is the number read, `before` the parent. Events are lost, or a pruning moved others there meanwhile.
+    `found` is the number that was read. If it differs, events are lost or were moved by a pruning. False if unknown.
     """
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
@@ -125,14 +125,14 @@ def _has_other_events(found: int, before: CheckpointTuple, at: CheckpointTuple) 
 
 
 def stored_event_count(state: StateSnapshot) -> int:
-    """Return the number of events that a state's checkpoint has stored, without those of a wave that still runs."""
+    """Return the number of events in a state's checkpoint, without those of a wave that still runs."""
     return lengths_of(state.metadata).get("events", len(state.values.get("events", [])))
 
 
 def model_requests(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
     """Return the requests that models received, oldest first, from the events of a session since its beginning.
 
-    Requests that were not recorded are reconstructed from the history, and marked so.
+    Requests that were not recorded are reconstructed from the history, and marked as `reconstructed`.
     """
     from graph_agent.core.state.model_requests import requests_of
 
@@ -140,7 +140,7 @@ def model_requests(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
 
 
 def _counted(at: CheckpointTuple) -> int | None:
-    """Return the number of events at a checkpoint, if a plan that began there has counted them; None if not."""
+    """Return the number of events at a checkpoint if a plan that began there has stored it; otherwise None."""
     # Other supersteps write the count of an earlier plan, which the checkpoint itself holds, too.
     held = _count_in(at.checkpoint["channel_values"].get("loop"))
     written = [_count_in(value) for _, channel, value in at.pending_writes or [] if channel == "loop"]
@@ -148,7 +148,7 @@ def _counted(at: CheckpointTuple) -> int | None:
 
 
 def _count_in(loop: Any) -> int | None:
-    """Return the number of events in a loop state; None if it has none."""
+    """Return the number of events that a loop state records; None if it records none."""
     count = loop.get("events_before") if isinstance(loop, dict) else None
     return count if isinstance(count, int) else None
 
@@ -160,8 +160,8 @@ class EventReader:
 
     Args:
         graph: The compiled agent; None to rebuild the events from stored writes alone.
-        saver: The saver of the session.
-        session_id: The session.
+        saver: The checkpointer of the session.
+        session_id: Id of the session.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class EventReader:
         self._shown: list[StoredEvent] = []
         """Events of `pending` that `read_early` has returned, and `read` has not."""
         self.count = 0
-        """Number of events read so far, which is the index of the next one."""
+        """Number of events read so far, which is the index of the next event."""
         self.pending: list[StoredEvent] = []
         """Events at the last read that are not in their final place: those of calls that had finished while others of
         their wave ran or waited, those of an input whose first plan is not stored, and feedback since the last
@@ -190,7 +190,7 @@ class EventReader:
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once; move the position, and set `pending`. The result is that of `read`.
+        """Read once, update `count` and `pending`, and return the result of `read`.
 
         Raises `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile.
         """
@@ -214,10 +214,10 @@ class EventReader:
         return events
 
     async def read_early(self) -> list[tuple[int, StoredEvent]] | None:
-        """Return the new events with their index, each once, those in `pending` included; None without a session.
+        """Return the new events, also those in `pending`, once each with an index; None if there is no such session.
 
-        The index of an event in `pending` is that of the next stored event: the events of other calls of its wave may
-        come before it in the history.
+        The index of an event in `pending` may rise, because events of other calls of its wave may come before it in the
+        history.
         """
         before, found = self.count, list[tuple[int, StoredEvent]]()
         new = await self.read()
@@ -235,7 +235,7 @@ class EventReader:
         return found
 
     async def read_all(self) -> list[StoredEvent]:
-        """Return every event of the session, oldest first; the position of `read` does not change."""
+        """Return every event of the session, oldest first, without a change of `count`."""
 
         async def read() -> list[StoredEvent]:
             """Read the events at the newest checkpoint."""
@@ -248,7 +248,7 @@ class EventReader:
     ) -> tuple[int, list[StoredEvent]] | None:
         """Return the newest events, and the index of the first of them; None if there is no such session.
 
-        The whole history is only read if needed, and the position of `read` does not change.
+        The whole history is only read if needed. `count` does not change.
 
         Args:
             last: Maximum number of events, the newest ones; None for no limit.
@@ -275,9 +275,9 @@ class EventReader:
         return await read_again(read)
 
     async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
-        """Return the events at a checkpoint; empty without one.
+        """Return the events at a checkpoint; without a checkpoint (None), an empty list.
 
-        Raises `CheckpointRemovedError` if a pruning has removed it.
+        Raises `CheckpointRemovedError` if a pruning has removed the checkpoint.
         """
         if checkpoint is None:
             return []
@@ -290,10 +290,10 @@ class EventReader:
         return list(state.values.get("events", []))
 
     async def _stored_at(self, checkpoint: CheckpointTuple) -> list[StoredEvent]:
-        """Return the events at a checkpoint from its stored writes: the last full copy, and what was written after it.
+        """Return the events at a checkpoint, rebuilt from the last full copy and what was written after it.
 
         A write that overwrites the history replaces what was before. Raises `DamagedSessionError` if there are fewer
-        than recorded.
+        events than recorded.
         """
         values = checkpoint.checkpoint["channel_values"]
         if "events" in values:
@@ -312,12 +312,12 @@ class EventReader:
 
 
 def without_times(event: StoredEvent) -> StoredEvent:
-    """Return an event without the fields that only its final form has: `ts` and `queued_s`."""
+    """Return an event without `ts` and `queued_s`, which may change when the event is stored finally."""
     return {name: value for name, value in event.items() if name not in ("ts", "queued_s")}
 
 
 def _unwrapped(stored: Any) -> Any:
-    """Return the value of a full copy or of an `Overwrite`, also if only its fields are read; else the value itself."""
+    """Return the value in a full copy or an `Overwrite`, also one that was read as a dict; other values unchanged."""
     return stored["value"] if isinstance(stored, dict) else getattr(stored, "value", stored)
 
 
@@ -342,12 +342,12 @@ class SessionMemory:
     ) -> list[Event]:
         """Return the events of a session, oldest first.
 
-        With `last` or `after`, only the checkpoints that stored those events are read, as far as they remain after
-        `prune`; otherwise the whole history is.
+        With `last` or `after`, only the checkpoints that stored those events are read, if `prune` has not removed them;
+        otherwise the whole history is read.
 
         Args:
-            session_id: The session, which is the LangGraph thread id.
-            checkpoint_id: An earlier checkpoint, for the events up to it; None for the newest.
+            session_id: Id of the session, which is the LangGraph thread id.
+            checkpoint_id: Id of an earlier checkpoint, for the events up to it; None for the newest.
             last: Maximum number of events, the newest ones; None for all.
             after: Only events whose `seq` is higher.
 
@@ -401,14 +401,14 @@ class SessionMemory:
 async def list_threads(
     saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """Return ids of a saver's threads, newest first by their first checkpoint.
+    """Return ids of a checkpointer's threads, ordered by their first checkpoint, newest first.
 
-    The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read.
+    The checkpointers of `open_saver` read a page by an index; for others, one checkpoint of each thread is read.
 
     Args:
-        saver: The saver.
-        group: Text that the ids must begin with, up to and with their first slash, followed by one more segment without
-            a slash; empty for ids without a slash, None for all.
+        saver: The checkpointer.
+        group: Prefix of the ids up to and with their first slash, which one segment without a slash must follow; empty
+            for ids without a slash, None for all ids.
         after: Id of the thread after which the list begins; None for the beginning.
         limit: Maximum number of ids; None for no limit.
 
@@ -429,7 +429,7 @@ async def list_threads(
 
 
 async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
-    """Return the ids of all threads of a saver without an index, newest first."""
+    """Return the ids of all threads, newest first, for a checkpointer without an index of threads."""
     # A thread begins with an input at superstep -1 or an update at superstep 0: this finds one row per session.
     first_ids: dict[str, str] = {}
     for first in ({"step": -1}, {"step": 0, "source": "update"}):
@@ -457,25 +457,25 @@ class SessionSummary:
     id: str
     """The id of the session."""
     title: str
-    """What a person named it, else the beginning of its first user message, in one line; empty if neither is stored."""
+    """The title that a user gave it, or else the first user message, cut to one line; empty if neither is stored."""
     updated_at: str
-    """When its newest checkpoint was stored: ISO 8601, UTC; empty if it cannot be read."""
+    """When the newest checkpoint was stored: ISO 8601, UTC; empty if the session cannot be read."""
     turns: int
     """Model calls of the planning phase so far, as `max_turns` counts them."""
     messages: int | None
-    """The user's messages so far; None if an earlier version began the session."""
+    """Number of the user's messages; None if an earlier version began the session."""
     model_calls: int | None
     """Model calls so far, with those of answers, hooks and delegates; None if an earlier version began the session."""
     status: SessionStatus
     """Status of the session; `RUNNING` until its newest input has ended."""
     activity: Activity
-    """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
-    of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, or `damaged`: it
-    cannot be read, and the other fields have no values."""
+    """`running`: a run is in progress; `waiting`: for an answer; `interrupted`: its process ended in the middle of a
+    run; `idle`: the newest input has ended; `newer` (stored by a newer version of this package) or `damaged`: it cannot
+    be read, and the other fields have no values."""
     thumbs_up: int = 0
-    """Thumbs up on its answers, of which a person has one an answer."""
+    """Positive ratings of its answers, at most one by each user for an answer."""
     thumbs_down: int = 0
-    """Thumbs down on its answers."""
+    """Negative ratings of its answers."""
 
 
 async def summarize_sessions(
@@ -485,10 +485,10 @@ async def summarize_sessions(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
-    """Return summaries of sessions, newest first; a session that cannot be read has only its id and why.
+    """Return summaries of sessions, newest first. A session that cannot be read has only its id and why.
 
     Args:
-        saver: The saver of the sessions.
+        saver: The checkpointer of the sessions.
         is_running: Returns whether a run of a session is in progress; called for unfinished sessions only.
         after: Id of the session after which the list begins; None for the beginning.
         limit: Maximum number of sessions; None for no limit.
@@ -515,14 +515,14 @@ async def summarize_session(
     is_running: Callable[[str], Awaitable[bool]],
     store: BaseStore | None = None,
 ) -> SessionSummary:
-    """Return the summary of one session; reads its first checkpoint for the title.
+    """Return the summary of one session. Its first checkpoint is read for the title.
 
     Args:
-        saver: The saver of the session.
-        session_id: Its id.
-        newest: Its newest checkpoint.
+        saver: The checkpointer of the session.
+        session_id: Id of the session.
+        newest: The newest checkpoint of the session.
         is_running: Returns whether a run of it is in progress; only called if its newest input has not ended.
-        store: The Store of the agent; None for that in the saver's database.
+        store: The Store of the agent; None for the one in the checkpointer's database.
     """
     values = newest.checkpoint["channel_values"]
     loop = found if isinstance(found := values.get("loop"), dict) else {}
@@ -551,7 +551,7 @@ async def summarize_session(
 
 
 def is_waiting(newest: CheckpointTuple) -> bool:
-    """Whether a task of a thread's newest checkpoint waits for a person's answer."""
+    """Return whether a task of a thread's newest checkpoint waits for an answer."""
     written: dict[str, set[str]] = {}
     for task_id, channel, _ in newest.pending_writes or []:
         written.setdefault(task_id, set()).add(channel)
@@ -559,9 +559,9 @@ def is_waiting(newest: CheckpointTuple) -> bool:
 
 
 def title_of(first: CheckpointTuple | None) -> str:
-    """Return the beginning of the first user message in a thread's oldest checkpoint; empty if there is none.
+    """Return the first user message, cut to one line of at most `TITLE_LENGTH` characters; empty if there is none.
 
-    None is a thread without one. At most `TITLE_LENGTH` characters, in one line.
+    `first` is the thread's oldest checkpoint; None if it has none.
     """
     given = first.checkpoint["channel_values"].get("__start__") if first is not None else None
     messages = given.get("messages") if isinstance(given, dict) else None
@@ -570,13 +570,13 @@ def title_of(first: CheckpointTuple | None) -> str:
 
 
 def shortened_line(text: str, length: int = TITLE_LENGTH) -> str:
-    """Return a text as one line of at most `length` characters, with `…` if it is cut."""
+    """Return a text as one line of at most `length` characters, ending in `…` if it was cut."""
     line = " ".join(text[: 20 * length].split())
     return line if len(line) <= length else f"{line[: length - 1].rstrip()}…"
 
 
 def _user_text(message: Any) -> str:
-    """Return the text of a user's message in any form that LangGraph accepts; empty for other messages."""
+    """Return the text of a user's message, in any form that LangGraph accepts; empty for a message of another role."""
     if isinstance(message, str):
         return message
     if isinstance(message, Sequence):

@@ -25,13 +25,16 @@ from graph_agent.session.routing import ApprovalRoute, asking_tasks, calls_after
 
 
 class _Jump(TypedDict, total=False):
-    """The state field that the edge after a hook reads."""
+    """The state field that the edge after a hook reads, if the hook may jump."""
 
     jump_to: str | None
 
 
 def add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) -> None:
-    """Add the nodes of hooks, and the edges between them, to a graph that has its other nodes; the graph is changed."""
+    """Add the nodes of hooks, and the edges between them, to the graph of an agent, in place.
+
+    The other nodes must be there already.
+    """
     for hook in hooks:
         run = session_checked(functools.partial(hook_node, deps=deps, hook=hook))
         graph.add_node(
@@ -49,10 +52,16 @@ def add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) -
 
 
 def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, all_hooks: MiddlewareNodes) -> None:
-    """Add the edges from each of some hooks to the next, from the last one to the node `then`, and for its jumps.
+    """Add the edges from each hook to the next one, from the last one to the node `then`, and for the jumps of hooks.
 
-    A jump of a hook leads to `plan`, which decides what follows; a jump to `end` after the agent leads to `finalize`,
-    and a jump to `model` before the model to the first hook (`all_hooks.entry`).
+    A jump leads to `plan`, which decides what follows, with two exceptions: a jump to `end` of a hook after the agent
+    leads to `finalize`, and a jump to `model` of a hook before the model leads to the first hook (`all_hooks.entry`).
+
+    Args:
+        graph: The graph.
+        hooks: The hooks of one kind, in order.
+        then: Node after the last hook.
+        all_hooks: All hooks of the agent.
     """
     for at, hook in enumerate(hooks):
         following = hooks[at + 1].node if at + 1 < len(hooks) else then
@@ -71,12 +80,16 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, a
 
 
 def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
-    """Return the edge after a hook that may jump: `targets` is value of `jump_to` → node, `following` the node without
-    a jump.
+    """Return the edge after a hook that may jump.
+
+    Args:
+        hook: The hook.
+        targets: Value of `jump_to` → node to which it leads.
+        following: The node that follows without a jump.
     """
 
     async def jump(state: _Jump) -> str:
-        """Return the node that follows."""
+        """Return the node that follows the hook."""
         jumped = state.get("jump_to")
         return targets[jumped] if jumped in hook.jumps and jumped in targets else following
 
@@ -84,16 +97,16 @@ def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
 
 
 def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
-    """Return the edge after `plan` of an agent with hooks around the model.
+    """Return the edge after `plan` for an agent with hooks around the model.
 
-    It leads to the ready calls, to a person, to the model or its review, or to the end.
+    It leads to the ready calls, to the approval of calls, to the model or the review of its reply, or to the end.
     """
     targets = {"agent": hooks.start, "model": hooks.entry, "review": hooks.review, "exit": hooks.exit}
 
     async def after_plan(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | str:
-        """Return the ready calls as tasks; without any, the node of the route that `plan` has left in the loop state.
+        """Return the ready calls as tasks; without any, the node of the route that `plan` has stored in the loop state.
 
-        Also notes in the run whether it answers now. After an edit of the state, the calls that are left, or
+        Records in the run whether it answers now. After an edit of the state, returns the remaining calls, or
         `finalize`.
         """
         # `update_state` runs this edge as well, without a run and without what it knows.

@@ -44,29 +44,30 @@ from graph_agent.storage.checkpoints.pruning.sessions import plan_session
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
 
 FORMAT, VERSION = "graph-agent-session", 1
-"""Name and version of the export's format."""
+"""Name and version of the format of exports."""
 _INTERNAL = ("__", "branch:")
-"""Prefixes of LangGraph's own channels."""
+"""Prefixes of the names of LangGraph's own channels."""
 
 
 async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncGenerator[dict[str, Any]]:
-    """Yield the lines of a session's export, as JSON objects; the last one is `{"type": "end", "lines": …}`.
+    """Yield the lines of a session's export, as JSON objects.
 
-    The first line describes the session. Lines of the types `message` and `event` are for readers, those of the types
-    `checkpoint` and `note` for the import.
+    The first line describes the session. Lines of the types `message` and `event` are for people and programs that read
+    the export; the import uses only those of the types `checkpoint` and `note`. The last line is `{"type": "end",
+    "lines": …}`.
 
     Args:
-        url: The database, `sqlite:///FILE` or `postgresql://…`.
-        session_id: The session.
-        all_checkpoints: Whether the imported session can be continued from each of its checkpoints; otherwise only
-            those that remain after `prune` are exported.
+        url: URL of the database, `sqlite:///FILE` or `postgresql://…`.
+        session_id: Id of the session.
+        all_checkpoints: Whether to export all checkpoints, so that the imported session can be continued from each.
+            Otherwise only those are exported that `prune` would keep.
 
     Raises:
-        ConfigError: If the database does not exist or cannot be opened.
-        InputError: If there is no such session.
-        UnreadableCheckpointError: If a checkpoint is encrypted or of a newer version.
-        DamagedSessionError: If a part of the history is missing.
-        SessionBusyError: If the session is pruned during the export.
+        ConfigError: The database does not exist or cannot be opened.
+        InputError: There is no such session.
+        UnreadableCheckpointError: A checkpoint is encrypted or of a newer version.
+        DamagedSessionError: A part of the history is missing.
+        SessionBusyError: The session is pruned during the export.
     """
     count = 0
     async with aclosing(_lines(url, session_id, all_checkpoints=all_checkpoints)) as lines:
@@ -80,9 +81,7 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
     """Yield the lines of an export except the last one: the session, messages, events, checkpoints and notes.
 
-    Raises `InputError` if there is no such session, `ConfigError` for a database that cannot be opened,
-    `UnreadableCheckpointError` or `DamagedSessionError` for a part that cannot be read, and `SessionBusyError` if the
-    session is pruned meanwhile.
+    Raises the errors of `export_session`.
     """
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
@@ -109,11 +108,18 @@ async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGe
 async def read_history(
     saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple, *, pending: bool = False
 ) -> dict[str, Any]:
-    """Return the messages and events of a session at a checkpoint: `{"messages": […], "events": […]}`.
+    """Return the messages and events of a session at a checkpoint, as `{"messages": […], "events": […]}`.
 
-    With `pending`, they include those of calls that have finished while others of their wave (the calls of one plan)
-    still run or wait, the first events of an input whose first plan is not stored, and feedback that no run has
-    processed. Raises `DamagedSessionError` if a part of the history is missing.
+    Args:
+        saver: The checkpointer.
+        session_id: Id of the session.
+        newest: The checkpoint.
+        pending: Whether to include what follows the checkpoint: entries of calls that have finished while others of
+            their wave run or wait, the first events of an input whose first plan is not stored, and feedback that no
+            run has read.
+
+    Raises:
+        DamagedSessionError: A part of the history is missing.
     """
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
@@ -130,13 +136,13 @@ async def read_history(
 
 
 def _with_writes(channel: str, entries: Sequence[Any], newest: CheckpointTuple) -> Sequence[Any]:
-    """Return the entries of a channel with what the tasks of a checkpoint have written to it."""
+    """Return the entries of a channel, followed by what the tasks of a checkpoint have written to it."""
     writes = [write for write in newest.pending_writes or () if write[1] == channel]
     return replay_delta(CHANNELS[channel], {"seed": list(entries), "writes": writes}) if writes else entries
 
 
 def _own_state(newest: CheckpointTuple) -> dict[str, Any]:
-    """Return the state fields of the user's own at a checkpoint, as plain JSON."""
+    """Return the user's own state fields at a checkpoint as plain JSON, sorted by name."""
     values = newest.checkpoint["channel_values"]
     names = [name for name in values if name not in AgentState.__annotations__ and not name.startswith(_INTERNAL)]
     return {name: as_value(values[name]) for name in sorted(names)}
@@ -148,20 +154,17 @@ def _message(message: Any) -> Any:
 
 
 Moved = Mapping[tuple[str, str], Sequence[tuple[str, str, bytes]]]
-"""Namespace and part of the history → the writes that it receives: channel, type and value."""
+"""(Namespace, checkpoint id) → the writes that this checkpoint receives from removed ones: channel, type and value."""
 
 
 async def _chosen(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, *, all_checkpoints: bool
 ) -> tuple[Mapping[str, Trim], Moved]:
-    """Return which checkpoints of a session are exported, and the writes that they receive.
+    """Return which checkpoints of a session are exported, by namespace, and which writes of other checkpoints they
+    receive.
 
-    Returns:
-        Namespace → the checkpoints that remain. They are all, if `all_checkpoints` is set or `prune` would remove none;
-        otherwise those that `prune` would keep.
-        The writes of removed checkpoints that a remaining one must have, so that its channels have their values; empty
-            if
-        all remain.
+    All checkpoints are exported if `all_checkpoints` is set or `prune` would remove none; otherwise those that `prune`
+    would keep. They receive those writes of the others that the values of their channels need.
     """
     plan = None if all_checkpoints else await plan_session(tables, saver, session_id)
     if plan is not None:
@@ -173,10 +176,9 @@ async def _chosen(
 async def _checkpoints(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: Mapping[str, Trim], moved: Moved
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield a line for each checkpoint that is exported, each after its parent, with its writes and those that it
-    receives.
+    """Yield a line for each exported checkpoint, parents first, with its own writes and those that it receives.
 
-    Raises `SessionBusyError` if one was pruned meanwhile.
+    Raises `SessionBusyError` if a checkpoint was pruned meanwhile.
     """
     writes: dict[tuple[str, str], list[StoredWrite]] = {}
     for write in await tables.stored_writes(session_id):
@@ -210,13 +212,16 @@ async def _checkpoints(
 
 
 def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> Checkpoint:
-    """Return a checkpoint with full copies of delta channels in its values."""
+    """Return a checkpoint in which the given delta channels have full copies as values."""
     values = {**found.checkpoint["channel_values"], **{name: delta_snapshot(each) for name, each in copies.items()}}
     return {**found.checkpoint, "channel_values": values}
 
 
 def _packed(kind: str, stored: bytes) -> list[str]:
-    """Return a serialized value, its type (`kind`) and bytes, as `[type, Base64 text]`, for a line of an export."""
+    """Return a serialized value as `[type, Base64 text]`, for a line of an export.
+
+    `kind` is the type of the serializer.
+    """
     return [kind, base64.b64encode(stored or b"").decode()]
 
 
@@ -226,18 +231,18 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """A checkpoint of an export with its writes."""
+    """A checkpoint of an export, with its writes."""
 
     namespace: str
     parent: str | None
-    """Id of the parent checkpoint; None for a first one."""
+    """Id of the parent checkpoint; None if it has none."""
     checkpoint: Any
     metadata: Any
     writes: list[tuple[str, str, str, Any]]
-    """Task id, task path, channel and value."""
+    """Task id, task path, channel and value of each write."""
 
     def store(self, saver: BaseCheckpointSaver[Any], session_id: str) -> None:
-        """Store the checkpoint and its writes under a session's id, with the blocking methods of a saver."""
+        """Store the checkpoint and its writes under a session's id, by the blocking methods of a checkpointer."""
         at: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": self.namespace}}
         if self.parent is not None:
             at["configurable"]["checkpoint_id"] = self.parent
@@ -302,7 +307,7 @@ async def import_session(
 
 
 def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterable[_Checkpoint]) -> None:
-    """Store checkpoints with a saver, and read the newest one if the saver is in memory.
+    """Store checkpoints under a session's id. If the checkpointer is in memory, also read the newest one, as a check.
 
     Raises `InputError` if the checkpoints do not fit together.
     """
@@ -318,18 +323,18 @@ def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterab
 async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id: str, seq: int) -> None:
     """Copy a session up to an event to a new session, which can be resumed from there.
 
-    The copy has two checkpoints: the first one of the session, and that at the end of the superstep, with full copies
-    of messages and events.
+    The copy has two checkpoints: the first one of the session, and the one at the end of the superstep, with full
+    copies of messages and events.
 
     Args:
-        saver: The saver of both sessions.
-        session_id: The session, which is unchanged.
-        fork_id: The id of the new session.
+        saver: The checkpointer of both sessions.
+        session_id: Id of the session, which is not changed.
+        fork_id: Id of the new session.
         seq: Index of the last event to copy, with which a superstep must have ended.
 
     Raises:
-        InputError: If no stored superstep ends there, or the new session exists.
-        SessionBusyError: If the new session is running.
+        InputError: No stored superstep ends with this event, or the new session exists already.
+        SessionBusyError: The new session is running.
     """
     thread: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
     found: CheckpointTuple | None = None
@@ -357,9 +362,10 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
 
 
 async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
-    """Return the ids of the sessions of background tasks (delegations without a wait), and of theirs.
+    """Return the ids of the sessions of a session's background tasks (delegations that are not waited for), and of
+    their background tasks.
 
-    Each comes after the session that names it. A damaged history names none.
+    A session comes after the one that began it. A session with a damaged history adds none.
     """
     found = [session_id]
     for each in found:  # it grows: input to a task's session may have begun tasks of its own
@@ -368,7 +374,7 @@ async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) 
 
 
 async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
-    """Return the ids of the sessions of a session's own background tasks, from its events; none if these are
+    """Return the ids of the sessions of a session's own background tasks, from its events; empty if the history is
     damaged.
     """
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
@@ -383,11 +389,10 @@ async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list
 
 @asynccontextmanager
 async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[list[str]]:
-    """Lock a session and the sessions of its background tasks during the block; yield their ids in the order of
-    removal.
+    """Lock a session and those of its background tasks within the context; yield the ids in the order in which to
+    remove them.
 
-    Raises:
-        SessionBusyError: If a run of one is in progress.
+    Raises `SessionBusyError` if a run of one of them is in progress.
     """
     async with AsyncExitStack() as locks:
         found = [session_id]
@@ -428,10 +433,10 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerato
 
 @asynccontextmanager
 async def _open(url: str, *, create: bool = False) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
-    """Open the tables of a database and of its Store, and a saver; close them on exit.
+    """Open the tables of a database and of its Store, with a checkpointer; close them on exit.
 
-    Missing tables of the Store are created; a missing SQLite file only with `create`. Raises `ConfigError` for a
-    database that does not exist or cannot be opened.
+    Missing tables of the Store are created; a missing SQLite file only with `create`. Raises `ConfigError` if the
+    database does not exist or cannot be opened.
     """
     async with open_tables(url, create=create) as opened, open_store(url) as store:
         await StoreInbox(store).read("")  # creates the tables of the Store
@@ -439,9 +444,9 @@ async def _open(url: str, *, create: bool = False) -> AsyncIterator[tuple[Tables
 
 
 def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:
-    """Return each line with its number in the file, from 1, all of them read before.
+    """Parse all lines of an export, and return each with its number in the file, counted from 1.
 
-    Raises `InputError` if they are not an export, one of another version, one that was cut off, or one without a
+    Raises `InputError` if they are not an export, or one of another version, one that was cut off, or one without a
     checkpoint.
     """
     found = list(_parsed(lines))
@@ -462,7 +467,10 @@ def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:
 
 
 def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Line]]:
-    """Yield each line that is not blank with its number; raise `InputError` for one that is no object with a `type`."""
+    """Yield each line that is not blank, parsed, with its number.
+
+    Raises `InputError` if one is not a JSON object with a `type`.
+    """
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -476,10 +484,15 @@ def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Line]]:
 
 
 def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any], import_id: str) -> _Checkpoint:
-    """Read a line of type `checkpoint`; its metadata has the id of the import.
+    """Parse a line of type `checkpoint`, and add the id of the import to its metadata.
 
-    Raises:
-        InputError: If a field is missing or invalid.
+    Raises `InputError` if a field is missing or invalid.
+
+    Args:
+        number: Number of the line, for the error.
+        line: The line.
+        saver: The checkpointer whose serializer reads the values.
+        import_id: Id of the import.
     """
     try:
         return _Checkpoint(
@@ -497,9 +510,12 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any], import
 
 
 def _check_ancestry(checkpoints: Mapping[int, _Checkpoint]) -> None:
-    """Check that each checkpoint (by line number, in order) follows its parent.
+    """Check that each checkpoint follows its parent.
 
     Raises `InputError` if a parent is missing, an id is repeated, or the session's own namespace has no checkpoint.
+
+    Args:
+        checkpoints: Line number → checkpoint, in the order of the lines.
     """
     known: dict[tuple[str, str], int] = {}
     for number, each in checkpoints.items():
@@ -522,14 +538,14 @@ def _check_ancestry(checkpoints: Mapping[int, _Checkpoint]) -> None:
 
 
 def _fields(checkpoint: Any) -> Any:
-    """Return a checkpoint; raise `TypeError` if it does not have the fields of LangGraph's checkpoints."""
+    """Return a checkpoint unchanged; raise `TypeError` if it lacks a field of LangGraph's checkpoints."""
     if not isinstance(checkpoint, dict) or not {"id", "ts", "channel_values", "channel_versions"} <= checkpoint.keys():
         raise TypeError(f"it holds a {type(checkpoint).__name__} in place of a checkpoint")
     return checkpoint
 
 
 def _loads(saver: BaseCheckpointSaver[Any], packed: tuple[str, str]) -> Any:
-    """Return a value that `_packed` has packed.
+    """Return the value that was packed by `_packed`.
 
     Raises `binascii.Error` for invalid Base64, and the serializer's error for an invalid value.
     """

@@ -46,10 +46,13 @@ _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], Any]:
-    """Return those of the open interrupts, at least one, that a person answers next, and the question to show.
+    """Return those of the open interrupts that are answered next, and the question to show for them.
 
-    One question asks about the calls of all approval requests. Of other interrupts, the first is asked alone, with its
-    value; the others follow its answer.
+    All approval requests are answered together, by one question about all their calls. If there are none, the first
+    interrupt is answered alone, and its value is the question.
+
+    Args:
+        interrupts: The open interrupts, at least one.
     """
     if requests := approval_requests(interrupts):
         return [each for each in interrupts if each.id in requests], joined_request([*requests.values()])
@@ -57,14 +60,18 @@ def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], An
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
-    """Return interrupt id → answer; an answer that has ids already is copied.
+    """Return an answer as a mapping of interrupt id → answer.
 
-    An answer without ids decides on the calls of all open approval requests (see `split_decisions`), or is for the only
-    open interrupt.
+    An answer that has ids already is copied. An answer without ids decides on the calls of all open approval requests
+    (see `split_decisions`), or is for the only open interrupt.
+
+    Args:
+        answer: The answer.
+        asked: The open interrupts.
 
     Raises:
-        InputError: When there is no open interrupt, or the answer names one that is not open, names none where several
-            other ones are open, or does not fit the requests.
+        InputError: There is no open interrupt; or the answer names one that is not open, names none although several
+            are open that are no approval requests, or does not fit the requests.
     """
     if not asked:
         raise InputError(
@@ -85,7 +92,10 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
 
 
 def answer_content(answer: Any) -> Any:
-    """Return what identifies an answer: its value, without interrupt ids, and text as in an input of that text."""
+    """Return what identifies an answer that is repeated: its values without interrupt ids.
+
+    A text is returned as the input with that text.
+    """
     # A client that repeats an answer after a crash may not know any more which question it belongs to.
     values = list(answer.values()) if is_by_id(answer) else [answer]
     if len(values) == 1 and isinstance(values[0], str):
@@ -94,7 +104,7 @@ def answer_content(answer: Any) -> Any:
 
 
 def is_by_id(answer: Any) -> bool:
-    """Whether LangGraph interprets an answer as a mapping of interrupt id → answer."""
+    """Return whether LangGraph interprets an answer as a mapping of interrupt id → answer."""
     return (
         isinstance(answer, Mapping)
         and bool(answer)
@@ -103,7 +113,12 @@ def is_by_id(answer: Any) -> bool:
 
 
 def not_open(unknown: Sequence[str], known: Sequence[str]) -> str:
-    """Return the text of the error for an answer to interrupts that are not open; `known` are those that are."""
+    """Return the text of the error for an answer to interrupts that are not open.
+
+    Args:
+        unknown: Ids of these interrupts.
+        known: Ids of the open interrupts.
+    """
     return (
         f"The answer is for interrupts that are not open: {', '.join(unknown)}. Open: {', '.join(known) or 'none'}. "
         "Nothing was changed; answer those that are open."
@@ -111,7 +126,9 @@ def not_open(unknown: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _named(interrupt: Interrupt) -> str:
-    """Return the names of the calls that an interrupt is about, without their arguments."""
+    """Return the names of the calls that an interrupt is about, without their arguments; `a question` if it is about no
+    call.
+    """
     if (request := request_of(interrupt)) is not None:
         return ", ".join(visible(call["name"]) for call in calls_of_request(request))
     name = interrupt.value.get("name") if isinstance(interrupt.value, Mapping) else None
@@ -121,17 +138,17 @@ def _named(interrupt: Interrupt) -> str:
 async def checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Return interrupt id → answer, with decisions and elicitation answers checked and converted.
+    """Check an answer, and return it as interrupt id → answer, in the form that the interrupted nodes expect.
 
     Args:
-        answer: The answer, with or without ids.
+        answer: The answer, with or without interrupt ids.
         graph: The compiled agent.
         state: The state of the session.
-        decided_by: Name of the person, which is added to decisions; None for the name in the answer, or `user`.
+        decided_by: Name of the reviewer, which is added to decisions; None for the name in the answer, or `user`.
 
     Raises:
-        InputError: When the answer does not fit the open interrupts, a decision does not fit its call, or `decided_by`
-            is blank.
+        InputError: The answer does not fit the open interrupts, a decision does not fit its call, or `decided_by` is
+            blank.
     """
     # In a thread: the schemas, some of them of MCP servers, may take seconds.
     return await asyncio.to_thread(_checked_answers, answer, graph, state, decided_by)
@@ -140,11 +157,7 @@ async def checked_answers(
 def _checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Return interrupt id → checked answer, in the form that the interrupted node expects; blocking.
-
-    The arguments are those of `checked_answers`, above. Raises `InputError` if the answer does not fit the open
-    interrupts, a decision does not fit its call, or `decided_by` is blank.
-    """
+    """Check an answer like `checked_answers`, with the same arguments and errors, but blocking."""
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
@@ -178,7 +191,7 @@ def _checked_answers(
 
 
 def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
-    """Raise `DecisionError` when a decision does not fit the schema that its interrupt has published."""
+    """Raise `DecisionError` if a decision does not match the JSON schema of its interrupt."""
     # Imported here: it loads a validator, which most sessions do not need.
     from graph_agent.base._internal.json_schema import SchemaCheck
 
@@ -187,31 +200,36 @@ def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
 
 
 _CALLBACK = "on_approval"
-"""Name in the history of a callback that decides, unless its decision has a name."""
+"""Name that the history records if a callback decides and its decision has no name."""
 
 OnApproval: TypeAlias = Callable[[HeldCall], Any]
-"""Decides on a call that waits for approval: returns a decision, True to approve, or False to reject; or awaits one."""
+"""Decides on a call that waits for approval: returns, or awaits and returns, a decision, True to approve, or False to
+reject.
+"""
 
 
 class AutoApproval:
-    """Answers approval requests of one session without a person, if a callback or an earlier decision allows it.
+    """Answers approval requests of one session by a callback, or by earlier decisions that hold for all calls of a
+    kind.
 
-    `callback` decides on each call; None if only calls that were approved for good are answered.
+    Args:
+        callback: Decides on each call; None if only earlier decisions are used.
     """
 
     def __init__(self, callback: OnApproval | None = None) -> None:
         self._callback = callback
         self._always: dict[tuple[str, str], str] = {}
-        """Delegate and name of the calls that are approved for good → who approved them; an empty delegate is the
-        agent itself."""
+        """(Delegate, name) of the calls that are always approved → who approved them; the delegate is empty for the
+        agent itself.
+        """
 
     def remember(self, answers: Mapping[str, Any], asked: Sequence[Interrupt], decided_by: str | None) -> None:
-        """Record the calls that valid answers approve for good.
+        """Record which calls are always approved from now on, by the decisions in valid answers.
 
         Args:
             answers: Interrupt id → answer.
             asked: The interrupts.
-            decided_by: Name of the person, in place of names in the answers; None for these.
+            decided_by: Name of the reviewer, in place of names in the answers; None for these.
         """
         for interrupt in asked:
             given = answers.get(interrupt.id)
@@ -221,26 +239,30 @@ class AutoApproval:
                         self._always[_key(request, each.call)] = decided_by or each.by
 
     def recall(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Record the calls that the decisions in a session's events approve for good."""
+        """Record which calls are always approved, by the decisions in a session's events."""
         self._always |= {kind: by for kind, by in standing_approvals(events).items() if by is not None}
 
     @property
     def has_standing(self) -> bool:
-        """Whether a call is approved for good."""
+        """Whether any call is always approved."""
         return bool(self._always)
 
     def drop_revoked(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Forget the approvals that the events of the session revoke."""
+        """Forget the approvals that events of the session revoke."""
         for kind, by in standing_approvals(events).items():
             if by is None:
                 self._always.pop(kind, None)
 
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
-        """Return interrupt id → decisions for open interrupts; None if a person must answer one of them, or none is
-        open.
+        """Return answers to open interrupts, interrupt id → decisions; None if a reviewer must answer one of them, or
+        none is open.
 
-        `callback` decides in place of the session's own. Raises `InputError` when it returns no decision; its errors
-        are raised, too.
+        Args:
+            asked: The open interrupts.
+            callback: Decides in place of the session's own callback; None for that.
+
+        Raises:
+            InputError: The callback returns no decision. Its own exceptions are raised, too.
         """
         decide, answers = callback or self._callback, dict[str, Any]()
         for interrupt in asked:
@@ -264,12 +286,12 @@ class AutoApproval:
 async def standing_answers(
     state: StateSnapshot, noted: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
 ) -> dict[str, Any] | None:
-    """Return interrupt id → decisions for the open interrupts of a session; None unless earlier decisions of it
-    with `approve(always=True)` cover all their calls.
+    """Return answers to the open interrupts of a session, interrupt id → decisions, by earlier `approve(always=True)`;
+    None unless these cover all calls.
 
     Args:
         state: The state of the session.
-        noted: Returns the events of notes that no run has processed.
+        noted: Returns the events of notes that no run has read yet, such as revocations.
     """
     if not (asked := open_interrupts(state)):
         return None
@@ -281,16 +303,18 @@ async def standing_answers(
 
 
 def _key(request: Mapping[str, Any], call: HeldCall) -> tuple[str, str]:
-    """Return what identifies the tool of a call in an approval request: the delegate (empty for the agent itself) and
-    its name.
+    """Return what identifies the kind of a call in an approval request: the delegate (empty for the agent itself) and
+    the name.
     """
     return str(request.get("delegate", "")), call["name"]
 
 
 async def _decision(decide: OnApproval, call: HeldCall) -> Any:
-    """Return the decision of a callback on a call as a dict; `decided_by` is `on_approval` unless the callback sets it.
+    """Return the decision of a callback on a call as a dict, with `on_approval` as `decided_by` unless the callback
+    sets it.
 
-    A bool stands for approving or rejecting. Raises `InputError` if the callback returns neither a bool nor a mapping.
+    True becomes an approval, False a rejection. Raises `InputError` if the callback returns neither a bool nor a
+    mapping.
     """
     given = decide(call)
     if inspect.isawaitable(given):

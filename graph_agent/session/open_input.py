@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 _START, _FIRST = "__start__", "plan"
 """The nodes that run before the first plan of an input is stored."""
 _MOST_CHECKPOINTS = 16
-"""Checkpoints to walk back for the agent's last message before the whole conversation is read."""
+"""Maximum number of checkpoints that are read back to the agent's last message, before the whole conversation is read
+instead.
+"""
 
 
 def status_at(newest: CheckpointTuple) -> SessionStatus:
-    """Return the status of a session at its newest checkpoint: `RUNNING` as long as a task is pending.
+    """Return the status of a session at its newest checkpoint, `RUNNING` while a task is pending.
 
-    `CREATED` if none is stored, or the thread is of another graph.
+    `CREATED` if no status is stored, or the thread is of another graph.
     """
     if has_tasks(newest.checkpoint):
         return SessionStatus.RUNNING
@@ -40,8 +42,8 @@ def status_at(newest: CheckpointTuple) -> SessionStatus:
 async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[StoredEvent] | None:
     """Return the events after a session's newest checkpoint; None if a task has overwritten the whole history.
 
-    They are those of calls whose wave (the calls of one plan) still runs or waits, or the first ones of an input
-    without a stored plan.
+    They are events of calls whose wave (the calls of one plan) still runs or waits, or the first events of an input
+    whose first plan is not stored.
     """
     writes = [value for _, channel, value in newest.pending_writes or [] if channel == "events"]
     if not all(isinstance(each, list) for each in writes):
@@ -54,21 +56,24 @@ async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointT
 
 
 def is_begun(pending: Sequence[StoredEvent]) -> bool:
-    """Whether unfinished events are those with which an input begins, in their final places.
+    """Return whether unfinished events are those with which an input begins, so that their index in the history is
+    final.
 
-    An input after one that did not end may first add results of open calls. Feedback and titles may follow.
+    False if results of open calls of an earlier input come first. Feedback and titles may follow.
     """
     types = [entry["type"] for entry in pending if entry["type"] not in NOTE_EVENTS]
     return types[:1] == ["user_message"] and types[-1:] == ["status"]
 
 
 def is_feedback(pending: Sequence[StoredEvent]) -> bool:
-    """Whether unfinished events are feedback and titles only, which may be shown although its places may change."""
+    """Return whether unfinished events are only feedback and titles, which may be shown although their index may
+    change.
+    """
     return bool(pending) and all(entry["type"] in NOTE_EVENTS for entry in pending)
 
 
 def begun_events(state: StateSnapshot) -> list[StoredEvent]:
-    """Return the first events of an input whose first plan is not stored; empty for any other state."""
+    """Return the first events of an input whose first plan is not stored yet; empty for any other state."""
     is_first = any(task.name in (_START, _FIRST) for task in state.tasks)
     if not is_first or not _is_agents(state.metadata or {}, state.values):
         return []
@@ -76,21 +81,22 @@ def begun_events(state: StateSnapshot) -> list[StoredEvent]:
 
 
 def events_of(state: StateSnapshot) -> list[StoredEvent]:
-    """Return the events of a state, with those of an input whose first plan is not stored."""
+    """Return the events of a state, and the first events of an input whose first plan is not stored yet."""
     return [*state.values.get("events", []), *begun_events(state)]
 
 
 def _is_agents(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint, by its metadata and channel values, is of an agent of this package.
+    """Return whether a checkpoint is one of an agent of this package.
 
-    Node names and state fields alone do not show it: another graph may have equal ones.
+    Another graph may have the same node names and state fields.
     """
     # `update_state` stores no format.
     return FORMAT_KEY in metadata or isinstance(values.get("loop"), dict)
 
 
 def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts: str) -> list[StoredEvent]:
-    """Return the events with which `plan` will begin an input, except for its warnings; empty if it continues one.
+    """Return the events that `plan` will store first for an input, except warnings; empty if the input is one that
+    continues.
 
     Args:
         messages: The conversation, with the input's own messages.
@@ -113,10 +119,8 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
 
 
 async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage]:
-    """Return the conversation at a checkpoint, at least from the agent's last message on, with the input's own
-    messages.
-
-    The messages of an input are in the channel `__start__` until a task has processed them.
+    """Return the conversation at a checkpoint, with the input's own messages; it may begin only at the agent's last
+    message.
     """
     from langchain_core.messages import convert_to_messages
 
@@ -136,9 +140,10 @@ async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple)
 
 
 async def _last_messages(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage] | None:
-    """Return the newest messages, back to one of the agent, from the writes of the newest supersteps.
+    """Return the newest messages, back to the last one of the agent, from the writes of the newest supersteps.
 
-    Returns None if these do not suffice: more than `_MOST_CHECKPOINTS`, a full copy, or messages that were removed.
+    None if these do not suffice: there are more than `_MOST_CHECKPOINTS`, a full copy comes first, or messages were
+    removed.
     """
     from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 

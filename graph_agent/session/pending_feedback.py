@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 async def stored_notes(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str
 ) -> list[ControlMessage]:
-    """Return the notes to a session, in the order of sending; they stay stored.
+    """Return the notes to a session, in the order in which they were sent. They stay stored.
 
     Args:
-        saver: The saver of the session.
-        store: The Store of the agent; None to read that in the saver's database, or without one this process's memory.
-        session_id: The session.
+        saver: The checkpointer of the session.
+        store: The Store of the agent; None for the one in the checkpointer's database or, without one, this process's
+            memory.
+        session_id: Id of the session.
     """
     if store is not None:
         from graph_agent.base.inbox import StoreInbox
@@ -43,9 +44,14 @@ async def stored_notes(
 async def feedback_after(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, newest: CheckpointTuple
 ) -> list[StoredEvent]:
-    """Return the `feedback` events that follow a session's newest checkpoint, in the order of sending.
+    """Return the events of feedback, titles and revocations that follow a session's newest checkpoint, in the order in
+    which they were sent.
 
-    `saver` and `store` are those of `stored_notes`.
+    Args:
+        saver: The checkpointer of the session.
+        store: The Store of the agent; None for the one in the checkpointer's database or, without one, this process's
+            memory.
+        newest: The newest checkpoint.
     """
     session_id = str(newest.config["configurable"]["thread_id"])
     notes = await stored_notes(saver, store, session_id)

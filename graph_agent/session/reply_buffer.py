@@ -11,36 +11,40 @@ from graph_agent.base._compat import custom_writer
 from graph_agent.session.results import Reasoning, Token
 
 MOST_UNREAD = 65_536
-"""Characters at which a reply waits for its consumer."""
+"""Number of unread characters at which the model's stream waits for the consumer."""
 
 
 class NewText:
-    """An object on the custom stream that reports text in the run's `ReplyBuffer`; it holds no text itself."""
+    """Object on LangGraph's custom stream that reports new text in the run's `ReplyBuffer`.
+
+    It contains no text itself.
+    """
 
     __slots__ = ()
 
 
 _NEW_TEXT = NewText()
-"""The only object of its class that is written."""
+"""The only instance of `NewText`."""
 _REASONING = "\0reasoning "
-"""Beginning of the key of a message's reasoning; the key of its text is the message id."""
+"""Prefix of the key of a message's reasoning. The key of a message's text is the message id."""
 
 
 class ReplyBuffer:
-    """Text and reasoning of replies that the consumer of a run's parts has not taken.
+    """Text and reasoning of model replies that the consumer of a run's parts has not read yet.
 
-    The text does not pass LangGraph's stream, where each entry costs several times as much as a token. One entry, a
-    `NewText`, wakes the consumer for any number of tokens.
+    The text does not pass through LangGraph's stream, where each entry costs several times as much as a token. One
+    entry, a `NewText`, wakes the consumer for any number of tokens. Must be constructed while the run's event loop is
+    running.
 
     Args:
-        every_s: Returns the minimum seconds between two entries for one message; text in between is joined. None to
-            write an entry at once, and to join nothing.
+        every_s: Returns the minimum seconds between two entries for one message; the text in between is joined. None to
+            write an entry for each piece at once, and to join nothing.
     """
 
     def __init__(self, every_s: Callable[[], float] | None = None) -> None:
         self._every_s = every_s
         self._pieces: list[tuple[str | None, str]] = []
-        """Key and text; the key is a message id, None if unknown, or one of `_reasoning`."""
+        """Key and text of each unread piece. The key is a message id, None if unknown, or a key of `_reasoning`."""
         self._reasoning: dict[str | None, str] = {}
         """Key of reasoning → id of its message."""
         self._unread = 0
@@ -48,25 +52,29 @@ class ReplyBuffer:
         self._newest: str | None = ""
         """Message id of the newest piece."""
         self._due = 0.0
-        """Time before which no entry is written for more text of the same message."""
+        """Loop time before which no entry is written for more text of the same message."""
         self._writer: Callable[[NewText], None] | None = None
         """Writes an entry to the run's custom stream; None before the first text."""
         self._written = 0
-        """Entries of the stream that the consumer has not received."""
+        """Number of entries on the stream that the consumer has not received."""
         self._begins: list[int] = []
-        """Indices of pieces before which the text of a later entry begins."""
+        """Indices of the pieces with which the text of a later entry begins."""
         self._timer: asyncio.TimerHandle | None = None
-        """Writes the next entry; None if there is no text, or it is written already."""
+        """Timer that writes the next entry; None if none is due."""
         self._loop = asyncio.get_running_loop()
-        """The run's event loop, which must be running when the buffer is made."""
+        """The run's event loop."""
         self._taken = asyncio.Event()
-        """Set when the consumer takes the text; cleared by a node that waits for it."""
+        """Set when the consumer reads text, and cleared by a node that waits for that."""
 
     async def add_text(self, text: str, message_id: str | None) -> None:
-        """Add a piece of a reply's text, and wake the consumer; call it in the task of a node.
+        """Add a piece of a reply's text, and wake the consumer. Must be called in the task of a node.
 
-        Waits while the buffer has `MOST_UNREAD` characters or more, but not in the event loop of a thread, in which
-        LangChain calls a blocking model. `message_id` is the id of the reply; None if unknown.
+        Waits while the buffer has `MOST_UNREAD` characters or more. On the event loop of another thread, on which
+        LangChain runs callbacks of a blocking model, it does not wait.
+
+        Args:
+            text: The piece.
+            message_id: Id of the reply; None if unknown.
         """
         is_new, self._newest = message_id != self._newest, message_id
         self._pieces.append((message_id, text))
@@ -91,7 +99,10 @@ class ReplyBuffer:
         await self.add_text(text, key)
 
     def _announce(self, *, is_new: bool) -> None:
-        """Write the entry for unread text now, or set the timer for it."""
+        """Write the entry for unread text to the stream now, or set the timer that does.
+
+        The first text of a message is written now.
+        """
         loop = asyncio.get_running_loop()
         self._writer = self._writer or custom_writer(loop)
         # The first text of a message has its place after the entries before it, such as the events that it answers.
@@ -110,7 +121,7 @@ class ReplyBuffer:
         self._writer(_NEW_TEXT)
 
     def take_before(self, mode: str, payload: object) -> list[Token | Reasoning]:
-        """Return the unread text that comes before the parts of a chunk of LangGraph's stream."""
+        """Return the unread text that must come before the parts of a chunk of LangGraph's stream."""
         if isinstance(payload, NewText):
             self._written -= 1
             return self._take(self._begins[0] if self._begins else None)
@@ -118,11 +129,14 @@ class ReplyBuffer:
         return [] if self._written and mode == "custom" else self.take()
 
     def take(self) -> list[Token | Reasoning]:
-        """Return all unread text in order; adjacent pieces of one message are joined if there is an interval."""
+        """Return all unread text in order.
+
+        If there is an interval (`every_s`), adjacent pieces of one message are joined.
+        """
         return self._take(None)
 
     def _take(self, end: int | None) -> list[Token | Reasoning]:
-        """Return the first `end` unread pieces, as `take` returns all; None for all."""
+        """Return the first `end` unread pieces, joined like `take` does; None for all."""
         if not self._pieces:
             return []
         pieces, self._pieces = self._pieces[:end], [] if end is None else self._pieces[end:]

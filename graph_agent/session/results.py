@@ -58,13 +58,18 @@ __all__ = [
 
 
 Waiting = Literal["approval", "client_tool", "answer"]
-"""What a session waits for: decisions on calls, results of the caller's own tools, or the answer to a question."""
+"""What a session waits for: decisions on calls, results of the caller's own tools, or the answer to another
+question.
+"""
 
 
 class Cause:
-    """The exception behind a failure; copies of its result share it, and a pickled result has none.
+    """The exception behind a failure, so that a result can be copied and pickled.
 
-    `error` is the exception; None without one.
+    Copies share the exception; a pickled result has none.
+
+    Args:
+        error: The exception; None if there is none.
     """
 
     def __init__(self, error: BaseException | None = None) -> None:
@@ -72,7 +77,9 @@ class Cause:
 
     @property
     def provider_words(self) -> str:
-        """The provider's status and message, if the exception left a chat model; empty for any other exception."""
+        """Status and message of the model's provider, if the exception comes from a chat model; empty for any other
+        exception.
+        """
         # Imported here: results of inputs that did not fail need no classes of errors.
         from graph_agent.models.errors import brief_model_error, is_raised_by_model
 
@@ -88,16 +95,18 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """One call of an input, and its outcome."""
+    """One call of an input, with its outcome."""
 
     id: str
     """Id of the call, unique in the session."""
     name: str
     """The tool's name, or `delegate_to_<name>`."""
     arguments: dict[str, Any]
-    """The arguments it ran with, references replaced; those that the model gave for a call that never started."""
+    """The arguments with which it ran, in which references are replaced; for a call that never started, those of the
+    model.
+    """
     result: Any
-    """The value of the result, as in `RunResult.results`; None without a result."""
+    """The value of the result, as in `RunResult.results`; None if there is no result."""
     status: ResultStatus | None
     """How the call ended; None while it is unfinished."""
     duration_s: float | None
@@ -192,7 +201,7 @@ class RunResult(Generic[ResponseT]):
         return html_table("RunResult", self._shown()) + (html_table("Calls", calls) if calls else "")
 
     def _shown(self) -> list[tuple[str, Any]]:
-        """Return what describes the result in a notebook: names and values."""
+        """Return what a notebook displays about the result, as names and values."""
         shown: list[tuple[str, Any]] = [("status", self.status.value), ("stop_reason", self.stop_reason)]
         shown += [("answer", self.answer), ("calls", [call.name for call in self.calls])]
         shown += [(name, value) for name in ("error", "hint", "waiting") if (value := getattr(self, name))]
@@ -223,15 +232,19 @@ class RunResult(Generic[ResponseT]):
 
 
 def is_refusal(events: Sequence[StoredEvent]) -> bool:
-    """Whether a warning among events reports that the model or its provider refused to answer."""
+    """Return whether one of the events is a warning that the model or its provider refused to answer."""
     return any(event["type"] == "warning" and str(event.get("message")).endswith(REFUSAL_WARNING) for event in events)
 
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
-    """Read a session's state as the result of its newest input.
+    """Return the result of a session's newest input, read from the session's state.
 
-    `fields` are the own state fields of the agent's output, whose values become `state`. An input that has begun and
-    has no stored plan has the status `RUNNING` and no other fields of the input before it.
+    If the input's first plan is not stored yet, the status is `RUNNING`, and fields of the input before it are not
+    used.
+
+    Args:
+        state: The state of the session.
+        fields: Names of the agent's own state fields, whose values become `RunResult.state`.
     """
     values, begun = state.values, begun_events(state)
     if begun:
@@ -272,34 +285,34 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
 
 @dataclass(slots=True)
 class TrackedCall:
-    """A call of a plan, and its state according to events."""
+    """A call of a plan, with its state as the events show it."""
 
     planned: PlannedCall
     """The call in the plan event."""
     ready: bool = False
-    """Whether the call was made ready to run."""
+    """Whether the call has begun, so that it was ready to run."""
     started: StoredEvent | None = None
-    """The event before the call ran; None before that event."""
+    """The event that precedes the call's run; None before."""
     result: StoredEvent | None = None
-    """The event of its result; None before that event."""
+    """The event of the call's result; None before."""
     newest: bool = True
     """Whether the call belongs to the newest plan."""
     rejected: bool = False
-    """Whether a person rejected the call."""
+    """Whether a reviewer rejected the call."""
     structured: bool = False
     """Whether the call's plan is a structured one."""
 
     @property
     def was_skipped(self) -> bool:
-        """Whether the call belongs to the newest plan and was skipped, other than by a person's rejection."""
+        """Whether the call belongs to the newest plan and was skipped for another reason than a rejection."""
         return self.newest and not self.rejected and self.result is not None and self.result["status"] == "skipped"
 
 
 def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
-    """Return the calls of one input's plans with their state, in the order planned.
+    """Return the calls of one input's plans with their state, in the order planned, with those that a reviewer added.
 
-    `events` are those of the input, oldest first. A later plan may reuse an id; later events of that id then belong to
-    the later call. A call that a person added is included.
+    `events` are those of the input, oldest first. A later plan may reuse an id; later events with it belong to the
+    later call.
     """
     calls: list[TrackedCall] = []
     by_id: dict[str, TrackedCall] = {}
@@ -327,9 +340,10 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
 
 
 def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
-    """Return the model's id of a call → value of its result; calls without a result are left out.
+    """Return the model's id of a call → value of its result. Calls without a result are left out.
 
-    An id that is used again counts for its newest call in structured plans, and gets `#2`, `#3` otherwise.
+    If an id is used again, structured plans keep only the newest call; otherwise later calls get the keys `<id>#2`,
+    `<id>#3`.
     """
     results: dict[str, Any] = {}
     times: Counter[str] = Counter()
@@ -346,14 +360,12 @@ def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
 
 
 def _value(result: StoredEvent) -> Any:
-    """Return the value of a result event; `{"error": TEXT}` for a failure."""
+    """Return the value in the event of a result; `{"error": TEXT}` for a failure."""
     return value_of(result) if result["status"] in SUCCESSES else {"error": text_of(result["content"])}
 
 
 def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any]]:
-    """Return call id → arguments as the model sent them, from messages; a call that never started has no event of
-    them.
-    """
+    """Return call id → arguments as the model sent them. Events lack them for a call that never started."""
     return {
         call["id"] or "": call["args"]
         for message in messages
@@ -365,7 +377,7 @@ def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any
 def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
     """Return the calls of an input with arguments, outcome and duration, in the order planned.
 
-    `messages` are those of the session, for the arguments of calls that did not start.
+    `messages` are those of the session, which have the arguments of calls that did not start.
     """
     planned = planned_arguments(since_input(messages))
     found: list[RunCall] = []
@@ -392,7 +404,9 @@ def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
 
 
 def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
-    """Return what open interrupts wait for, the first of `Waiting` that applies; None without interrupts."""
+    """Return what a session with these open interrupts waits for, the first value of `Waiting` that applies; None
+    without interrupts.
+    """
     if not interrupts:
         return None
     if any(request_of(each) is not None for each in interrupts):
@@ -402,7 +416,7 @@ def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
 
 
 def without_cost(usage: Usage) -> Usage:
-    """Return a copy of a usage with its tokens and model calls only."""
+    """Return a copy of a usage that has only the tokens and the number of model calls."""
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
@@ -412,12 +426,14 @@ def without_cost(usage: Usage) -> Usage:
 
 
 def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the events of the newest input, its user message first; all events if there is no user message."""
+    """Return the events of the newest input, beginning with its last user message; all events if there is no user
+    message.
+    """
     return list(events[input_at(events) :])
 
 
 def input_at(events: Sequence[StoredEvent]) -> int:
-    """Return the index of the newest input's last user message; 0 without one."""
+    """Return the index of the last user message among events; 0 if there is none."""
     for index in range(len(events) - 1, -1, -1):
         if events[index]["type"] == "user_message":
             return index
@@ -427,9 +443,9 @@ def input_at(events: Sequence[StoredEvent]) -> int:
 def typed_result(
     result: RunResult, graph: CompiledStateGraph[Any, Any, Any, Any], context: AgentContext | Mapping[str, Any] | None
 ) -> RunResult:
-    """Return a result whose structured response is an instance of the agent's response format, in place of plain JSON.
+    """Return a result with the structured response as an instance of the agent's response format.
 
-    The plain JSON stays for a run whose context has a `response_schema`, and for graphs of other packages.
+    It stays plain JSON if the context has a `response_schema`, or the agent has no response format.
     """
     values: Any = dict(context) if isinstance(context, Mapping | AgentContext) else {}
     builder = builder_of(graph)
@@ -450,11 +466,11 @@ class Token:
     text: str
     type: Literal["token"] = "token"
     reports_failure: bool = False
-    """Whether it reports a failure in place of the answer or of its rest."""
+    """Whether the text reports a failure, in place of the answer or its rest."""
     message_id: str = field(default="", compare=False)
     """Id of the message; pieces of one message have the same id."""
     is_from_model: bool = field(default=True, repr=False, compare=False)
-    """Whether the text is that of a reply; False for text that the run adds below it, such as why it was stopped."""
+    """Whether the model wrote the text; False for text that the run appends to a reply, such as why it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +479,7 @@ class Reasoning:
 
     text: str
     message_id: str = field(default="", compare=False)
-    """Id of the model's message that it belongs to, as in the `Token`s of that message; empty if unknown."""
+    """Id of the model's message, as in the `Token`s of the message; empty if unknown."""
     type: Literal["reasoning"] = "reasoning"
 
 
@@ -480,7 +496,7 @@ class PlanText:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """A call is about to run, or has its result; a call known not to run has its result only."""
+    """A call is about to run, or has its result. A call that is known not to run has only the latter."""
 
     id: str
     """Id of the call."""
@@ -506,7 +522,7 @@ class DelegateProgress:
     """A delegate's message on the progress of its work."""
 
     id: str
-    """The delegation's call id."""
+    """Id of the delegation's call."""
     target: str
     """Name of the delegate."""
     text: str
@@ -515,7 +531,7 @@ class DelegateProgress:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """An object that code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
+    """An object that code of the run, such as a tool, has written to the custom stream (`get_stream_writer`)."""
 
     data: Any
     """The object."""
@@ -532,19 +548,19 @@ class EventAdded:
     message_id: str = field(default="", repr=False, compare=False)
     """Id of the model's message with the calls of a plan; empty for other events, and for a plan without calls."""
     is_early: bool = field(default=False, repr=False, compare=False)
-    """Whether the event is not stored yet, because its superstep waits for a model."""
+    """Whether the event is not stored yet, because its superstep still waits for a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegatePart:
-    """A part of the run of a delegate in this process; its tokens do not belong to the agent's own answer."""
+    """A part of the run of a delegate in this process. Its tokens do not belong to the agent's own answer."""
 
     id: str
-    """The delegation's call id."""
+    """Id of the delegation's call."""
     target: str
-    """The delegate."""
+    """Name of the delegate."""
     part: RunPart
-    """The part; a `DelegatePart` again for a nested delegate. The `seq` of its events counts from 0."""
+    """The part; again a `DelegatePart` for a delegate of the delegate. The `seq` of its events counts from 0."""
     type: Literal["delegate"] = "delegate"
 
 
@@ -558,7 +574,7 @@ class StateValues:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[ResponseT]):
-    """The end of an input; the last part of every stream, and of each follow-up in it."""
+    """The end of an input. It is the last part of a stream, and of each follow-up in it."""
 
     result: RunResult[ResponseT]
     type: Literal["done"] = "done"

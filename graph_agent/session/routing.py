@@ -24,9 +24,9 @@ from graph_agent.core.state.schema import LoopState
 
 
 def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it.
+    """Wrap a node so that it raises `SessionLostError` if its process has lost the session before or after it.
 
-    The wrapper also streams the node's tool results.
+    The wrapper also streams the tool results in the node's update.
     """
 
     @functools.wraps(node)
@@ -44,27 +44,27 @@ def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[.
 
 
 PATHS = ["tools", "delegate", "finalize"]
-"""Targets of `after_plan`; LangGraph cannot infer them from a function that returns `Send`s."""
+"""Targets of `after_plan`, which LangGraph cannot infer from a function that returns `Send`s."""
 
 
 class Route(TypedDict, total=False):
-    """The state fields that `after_plan` reads; LangGraph copies no others."""
+    """The state fields that `after_plan` reads. LangGraph copies only these."""
 
     ready: list[Call]
 
 
 async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Literal["finalize"]:
-    """Return one task for each ready call; `finalize` when there is none."""
+    """Edge after `plan`: return one task for each ready call; `finalize` if there is none."""
     # In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone,
     # so there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
     return _tasks_of(state.get("ready", []) if is_running(config) else calls_after_edit(config), config)
 
 
 def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
-    """Return the tasks after `plan` from the update that it returned, so that the state need not be read.
+    """Return the tasks after `plan` from the update that the node has returned, so that the state need not be read.
 
-    Returns None if the update does not determine them, an empty list if it has its own target, and otherwise what
-    `after_plan_or_ask` returns.
+    None if the update does not determine them, an empty list if the update has its own target (`goto`), and otherwise
+    what `after_plan_or_ask` returns.
     """
     if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
         return None
@@ -78,14 +78,14 @@ def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | st
 
 
 def _tasks_of(calls: Sequence[Call], config: RunnableConfig) -> list[Send] | Literal["finalize"]:
-    """Return the tasks of calls, or `finalize` without calls; note in the run whether it answers now."""
+    """Return the tasks of calls, or `finalize` without calls. Records in the run whether it answers now."""
     run_of(config).answering = not calls
     return sends_of(calls) or "finalize"
 
 
 def asking_tasks(calls: Sequence[Call]) -> list[Send | str]:
-    """Return the tasks that ask a person: `approve` for the agent's own calls, and one for each delegation that
-    waits.
+    """Return the tasks for an approval: `approve`, which asks about the agent's own calls, and one for each delegation
+    that waits.
     """
     return [*sends_of(calls), "approve"]
 
@@ -96,14 +96,14 @@ def sends_of(calls: Sequence[Call]) -> list[Send]:
 
 
 class ApprovalRoute(Route, total=False):
-    """The state fields that `after_plan_or_ask` reads."""
+    """The state fields that `after_plan_or_ask` reads. LangGraph copies only these."""
 
     loop: LoopState
 
 
 async def after_plan_or_ask(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | Literal["finalize"]:
-    """Return one task for each ready call, and `approve` if a person must decide on calls; `finalize` when there is
-    none.
+    """Edge after `plan` for an agent with approvals: return one task for each ready call, and `approve` if calls wait
+    for an approval; `finalize` if there is none.
     """
     if is_running(config) and "loop" in state and state["loop"].get("awaiting_approval"):
         return asking_tasks(state.get("ready", []))
@@ -111,7 +111,7 @@ async def after_plan_or_ask(state: ApprovalRoute, config: RunnableConfig) -> Seq
 
 
 def calls_after_edit(config: RunnableConfig) -> list[Call]:
-    """Return the calls that an edit of the state leaves to run next; the newest state is read."""
+    """Return the calls to run next after an edit of the state, which is read anew."""
     state = read_state(config, FIELDS, fresh=True)
     waiting = [call["id"] for call in state["loop"]["waiting"]] if "loop" in state else []
     return current_wave(state).next_calls(waiting)

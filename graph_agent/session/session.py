@@ -42,7 +42,7 @@ Given = str | Sequence[BaseMessage]
 GraphT = TypeVar("GraphT", bound=CompiledStateGraph[Any, Any, Any, Any])
 
 _DRAWN_WITHIN_S = 5
-"""Seconds in which the history of a session must be read for a notebook to draw it."""
+"""Maximum seconds for reading the history of a session that a notebook draws."""
 
 
 class Session(SessionCommands, Generic[ResponseT, ContextT]):
@@ -110,7 +110,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self._memory = SessionMemory(graph)
         super().__init__(graph, session_id)
         self.driver = RunDriver(graph, session_id, configurable=configurable, approval=AutoApproval(on_approval))
-        """Drives the session's runs."""
+        """Runs the session's inputs."""
 
     async def run(
         self,
@@ -419,9 +419,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         await revoke_standing_approval(self.saver, self._store, self.id, (delegate, name), by)
 
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
-        """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run.
+        """Raise `ConfigError` if the agent has no checkpointer, and neither this run nor an earlier one has
+        `on_approval`.
 
-        Also raises it if `on_approval` cannot be called.
+        Also raises it if `on_approval` is not callable.
         """
         check_callback(on_approval)
         self._is_stored = self._is_stored or on_approval is not None
@@ -448,14 +449,13 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return spans_of(await self.events())
 
     async def show(self, *, open_browser: bool = True) -> Path:
-        """Write the page of the session, with its conversation and time axis as they are now, and open it in the
-        browser.
+        """Write a page of the session, with its conversation and time axis as they are now, and open it in the browser.
 
         Args:
             open_browser: Whether to open the page. Default True; with False it is only written.
 
         Returns:
-            The page, one HTML file in the folder of temporary files, which needs no server and is not deleted.
+            Path of the page, an HTML file in the folder of temporary files, which needs no server and is not deleted.
         """
         import webbrowser
         from pathlib import Path
@@ -473,8 +473,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return path
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return the table of the session for a notebook, and the drawing of its inputs if the history can be read in
-        time.
+        """Return what a notebook displays: the table of the session and, if the history can be read within 5 seconds, a
+        drawing of its inputs.
         """
         shown = {"text/plain": repr(self), "text/html": self._repr_html_()}
         with suppress(Exception):  # a cell shows the table if the history cannot be read
@@ -502,15 +502,18 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return None if stored is None else stored.id
 
     async def interrupts(self) -> list[Interrupt]:
-        """Return the open interrupts, which `resume` answers, without those of finished calls; empty if the session
-        does not wait. Raises `ConfigError` for an agent without a checkpointer.
+        """Return the open interrupts, which `resume` answers; empty if the session does not wait.
+
+        Those of finished calls are left out.
+
+        Raises `ConfigError` for an agent without a checkpointer.
         """
         self._check_stored()
         return open_interrupts(await self.driver.state())
 
 
 def check_callback(on_approval: object) -> None:
-    """Raise `ConfigError` if a callback is neither None nor callable."""
+    """Raise `ConfigError` if `on_approval` is neither None nor callable."""
     if on_approval is not None and not callable(on_approval):
         raise ConfigError(
             f"on_approval={on_approval!r}: give a function of the call, e.g. on_approval=lambda call: True."
@@ -518,7 +521,7 @@ def check_callback(on_approval: object) -> None:
 
 
 def kept_in_memory(graph: GraphT) -> GraphT:
-    """Return a copy of an agent's compiled graph that has its sessions in memory, as long as the copy exists."""
+    """Return a copy of an agent's compiled graph that stores sessions in memory, for as long as the copy exists."""
     from langgraph.checkpoint.memory import InMemorySaver
 
     return graph.copy({"checkpointer": InMemorySaver()})
@@ -527,9 +530,15 @@ def kept_in_memory(graph: GraphT) -> GraphT:
 def graph_input(
     graph: CompiledStateGraph[Any, Any, Any, Any], given: Given, state: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the graph's input from messages and values of own state fields (None for no values).
+    """Return the graph's input, with messages and values of own state fields.
 
-    Raises `InputError` if the messages are empty or of another form, or a value does not fit.
+    Args:
+        graph: The compiled agent.
+        given: The user's input, as text or as messages.
+        state: Values of own state fields; None for no values.
+
+    Raises:
+        InputError: The messages are empty or of another form, or a value does not fit its field.
     """
     if state is not None and not isinstance(state, Mapping):
         raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
@@ -540,8 +549,9 @@ def graph_input(
 
 
 def _input(given: Given) -> dict[str, Any]:
-    """Return `{"messages": […]}` for a text or messages, copied; raise `InputError` if it is empty or of another
-    form.
+    """Return `{"messages": […]}` for a text or for messages. Raises `InputError` if they are empty or of another form.
+
+    Messages without an id are copied, because the graph sets the id.
     """
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}

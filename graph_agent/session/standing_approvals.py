@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
 ApprovalKey: TypeAlias = tuple[str, str]
-"""Delegate (empty for the agent itself) and name of calls."""
+"""Kind of calls: the delegate (empty for the agent itself) and the name."""
 
 
 def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[ApprovalKey, str | None]:
-    """Return the kinds of calls that a person has approved for good → who did; None for a revoked approval.
+    """Return the kinds of calls that are always approved → who approved them; None for an approval that was revoked.
 
-    `events` are those of a session in order, with those that no run has taken into the history.
+    Args:
+        events: The events of a session in order, with those that no run has taken into the history yet.
     """
     found: dict[ApprovalKey, str | None] = {}
     for entry in events:
@@ -36,7 +37,18 @@ def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[ApprovalKey,
 async def revoke_standing_approval(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, kind: ApprovalKey, by: str | None
 ) -> None:
-    """Store the revocation of an approval. `Session.revoke_approval` has the arguments and errors."""
+    """Store the revocation of an approval that holds for all calls of a kind.
+
+    The errors are those of `Session.revoke_approval`.
+
+    Args:
+        saver: The checkpointer of the session.
+        store: The Store of the agent; None for the one in the checkpointer's database or, without one, this process's
+            memory.
+        session_id: Id of the session.
+        kind: The kind of calls.
+        by: Name of the person; None for `user`.
+    """
     from graph_agent.session.feedback import person_of, store_note
     from graph_agent.session.importing import read_history
     from graph_agent.session.pending_feedback import feedback_after

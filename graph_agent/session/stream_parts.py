@@ -55,7 +55,10 @@ _ANSWERING = ("finalize", "plan", "model")
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decision")
-"""Possible types of the first event of a call's task; a delegate's progress is added when the delegate has ended."""
+"""Possible types of the first event that a call's task stores at its end.
+
+A delegate's progress is stored when the delegate has ended.
+"""
 
 
 async def parts_of_run(
@@ -65,15 +68,15 @@ async def parts_of_run(
     mark: InputId | None,
     replies: ReplyBuffer | None,
 ) -> StreamParts:
-    """Return the converter of a run's chunks, which begins where the session's history ends.
+    """Return the converter for the chunks of a run, which numbers events from the end of the session's history.
 
     Args:
         graph: The compiled graph, whose newest checkpoint is read.
-        session_id: The session.
-        given: The graph's input: a state update, or something else to resume.
-        mark: The id of the input; None without one. If the newest checkpoint has it, the run resumes that input, and
-            continues its calls without a result.
-        replies: The text of the run's replies; None if LangGraph's message stream has it.
+        session_id: Id of the session.
+        given: The graph's input: a state update, or anything else to resume.
+        mark: The mark of the input; None for an input without an id. If the newest checkpoint has it, the run resumes
+            that input, and its calls without a result.
+        replies: The buffer with the text of the run's replies; None if LangGraph's message stream has it.
     """
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}
     newest = await load(graph.checkpointer, config) if isinstance(graph.checkpointer, BaseCheckpointSaver) else None
@@ -92,7 +95,7 @@ async def parts_of_run(
 
 
 def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
-    """Yield the parts of an input that has its result, from its last state: its events, and the answer as one
+    """Yield the parts of an input that has its result, from the state at its end: the events, then the answer as one
     `Token`.
     """
     events: Sequence[Any] = state.values.get("events", [])
@@ -106,15 +109,16 @@ def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
 
 
 class StreamParts:
-    """Makes the parts of one run, whose first event has the index `seq`, from its chunks.
-
-    `running` are ids of the calls that it continues, in call order. Of an agent of this package, the answer comes from
-    certain nodes.
+    """Converts the chunks of one run to parts.
 
     Args:
-        replies: The text of its replies; None if LangGraph's message stream has it.
-        in_order: Whether events come in the order of the history. Otherwise the result of a call does not wait for
-            those of the calls before it, and only early events have their `seq`.
+        session_id: Id of the session.
+        seq: Index of the run's first event in the history.
+        running: Ids of the calls that the run continues, in call order.
+        is_agent: Whether the graph is an agent of this package, whose answer comes from certain nodes.
+        replies: The buffer with the text of the run's replies; None if LangGraph's message stream has it.
+        in_order: Whether events are in the order of the history. Otherwise the result of a call does not wait for those
+            of the calls before it, and only early events have their `seq`.
     """
 
     def __init__(
@@ -131,26 +135,26 @@ class StreamParts:
         self._replies = replies
         self._in_order = in_order
         self._answer: AIMessage | None = None
-        """The answer in the newest update of the state; None if it has none."""
+        """The message with the answer in the newest update of the state; None if it has none."""
         self._is_replaced = False
-        """Whether middleware or a hook has replaced the newest message that was streamed."""
+        """Whether middleware or a hook has replaced the newest message after it was streamed."""
         self._order = _HistoryOrder(seq, running)
         self._is_agent = is_agent
         self._streamed: dict[str, list[str]] = {}
-        """Message id → the text of its tokens; the last message may be the answer, the others are commentary."""
+        """Message id → pieces of the message's text. The last message may be the answer; the others are commentary."""
         self._early = 0
-        """Number of the superstep's events whose parts were made before the superstep ended."""
+        """Number of the superstep's events whose parts were made before its end."""
         self._reported: set[str] = set()
-        """Ids of the calls whose end was reported before their event had its place."""
+        """Ids of calls whose end was reported before the index of their event was final."""
 
     def take(self, mode: str, payload: Any) -> Iterable[ServedPart]:
-        """Return the parts of one chunk, after the text of replies before it; empty for an unknown mode."""
+        """Return the parts of one chunk, after those of reply text that comes before it; empty for an unknown mode."""
         if self._replies is not None and (texts := self._replies.take_before(mode, payload)):
             return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
         return self._of_chunk(mode, payload)
 
     def unread(self) -> Iterator[ServedPart]:
-        """Return the parts of the text of replies that `take` has not returned."""
+        """Yield the parts of reply text that `take` has not returned."""
         return self._of_replies(self._replies.take() if self._replies is not None else ())
 
     def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[ServedPart]:
@@ -159,7 +163,7 @@ class StreamParts:
             yield from self._token(text) if isinstance(text, Token) else (text,)
 
     def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
-        """Return the parts of one chunk itself."""
+        """Return the parts of one chunk itself; empty for an unknown mode."""
         if mode == "messages":
             return self._tokens(*payload)
         if mode == "custom":
@@ -171,15 +175,15 @@ class StreamParts:
         return self._events(payload) if mode == "updates" else ()
 
     def rest(self) -> Iterator[ServedPart]:
-        """Yield what is left after the run: unread text, and the events of finished calls that wait for an unfinished
-        one.
+        """Yield the parts that remain after the run: unread text, and events of finished calls that wait for those of
+        an unfinished one.
         """
         yield from self.unread()
         yield from self._placed(self._order.rest())
 
     def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[RunPart]:
-        """Return the parts of a message chunk: its text, if it may be the answer; empty for other nodes and
-        messages.
+        """Return the parts of a message chunk of LangGraph's stream: its text, if it may be the answer; otherwise
+        nothing.
         """
         answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
         # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
@@ -189,7 +193,10 @@ class StreamParts:
         return self._token(token) if self._is_agent else (token,)
 
     def _token(self, token: Token) -> Sequence[RunPart]:
-        """Return a token; if it begins a message, first the part that marks the message before as commentary."""
+        """Return a token as parts.
+
+        If it begins a message, the part that marks the message before as commentary comes first.
+        """
         if (pieces := self._streamed.get(token.message_id)) is not None:
             pieces.append(token.text)
             return (token,)
@@ -199,7 +206,10 @@ class StreamParts:
         return parts
 
     def _commentary(self, plan: str = "") -> list[RunPart]:
-        """Return the part that marks the newest message as commentary, as the text of a plan if there is one."""
+        """Return the part that marks the newest message as commentary, and forget the message.
+
+        If its calls have a plan, the text of the plan is used.
+        """
         message_id, pieces = self._streamed.popitem() if self._streamed else ("", [])
         self._is_replaced = False
         if not pieces or plan.startswith(streamed := "".join(pieces)):
@@ -207,9 +217,8 @@ class StreamParts:
         return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
     def _rest_of_answer(self, answer: str) -> Iterator[RunPart]:
-        """Yield the end of the answer that its tokens do not have, such as the reason why it was stopped.
-
-        An answer that was not streamed is yielded as a whole.
+        """Yield the end of the answer that was not streamed, such as the reason why it was stopped; the whole answer if
+        none of it was streamed.
         """
         stored = self._answer if self._replies is not None else None
         fails, id_ = stored is not None and failure_of(stored) is not None, (stored and stored.id) or ""
@@ -224,7 +233,7 @@ class StreamParts:
                 yield Token(rest, "token", fails, message_id, is_from_model=False)
 
     def _events(self, update: Mapping[str, Any]) -> Iterable[RunPart]:
-        """Return the parts of the events in the updates of nodes, without those that were early."""
+        """Return the parts of the events in a chunk of the mode `updates`, except those that were reported early."""
         changes = [*changes_in(update)]
         events = [event for change in changes for event in change.get("events") or () if is_event(event)]
         early, self._early = self._early, 0
@@ -234,14 +243,16 @@ class StreamParts:
         return self._added(events[early:], planned or "")
 
     def _early_events(self, early: EarlyEvents) -> Iterator[RunPart]:
-        """Return the parts of events that are reported before their superstep ends."""
+        """Return the parts of events that a node reports before its superstep ends."""
         before, self._early = self._early, len(early.events)
         if not self._in_order:
             self._order.seq = early.seq + before
         return self._added([*early.events[before:]], is_early=True)
 
     def _added(self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False) -> Iterator[RunPart]:
-        """Yield the parts of new events: those whose place in the history is final, and the ends of calls at once."""
+        """Yield the parts of new events: of those whose index in the history is final, and the ends of calls at
+        once.
+        """
         placed = self._order.add(events) if self._in_order else self._order.number(events)
         for event in events if self._in_order else ():
             if event["type"] in _RESULTS and not any(event is one for _, one in placed):
@@ -253,7 +264,13 @@ class StreamParts:
     def _placed(
         self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
     ) -> Iterator[RunPart]:
-        """Yield the parts of events whose index is final: the event itself, and the state of its call."""
+        """Yield the parts of events whose index is final: the event itself, and what it means for its call or the text.
+
+        Args:
+            events: The events, each with its index.
+            message_id: Id of the message whose calls a plan among them has; empty if unknown.
+            is_early: Whether the events are not stored yet.
+        """
         for seq, event in events:
             if event["type"] == "warning" and (text := event.get("commentary")):
                 self._is_replaced = any("".join(pieces) == text for pieces in [*self._streamed.values()][-1:])
@@ -273,7 +290,7 @@ class StreamParts:
 
 
 def _replies_in(written: Any) -> list[AIMessage]:
-    """Return the model's messages in what a node wrote to the history."""
+    """Return the model's messages in what a node wrote to the channel of messages."""
     messages = written if isinstance(written, list) else [written]
     return [message for message in messages if isinstance(message, AIMessage)]
 
@@ -284,10 +301,12 @@ def _call_state(result: StoredEvent) -> CallState:
 
 
 class _HistoryOrder:
-    """Sorts events into the order of the history: the results of one plan's calls in call order, whichever finished
-    first.
+    """Sorts events into the order of the history, in which the results of one plan's calls are in call order, whichever
+    call ended first.
 
-    `seq` is the index of the first event, `running` are the ids of open calls, in call order.
+    Args:
+        seq: Index of the first event.
+        running: Ids of the open calls, in call order.
     """
 
     def __init__(self, seq: int, running: Sequence[str] = ()) -> None:
@@ -297,7 +316,7 @@ class _HistoryOrder:
         self._early: dict[str, list[StoredEvent]] = {}
 
     def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Add one task's events; return the events whose place is now final, each with its index."""
+        """Add the events of one task; return the events whose index is final now, each with its index."""
         placed: list[StoredEvent] = []
         id_ = _ending_call(events[0]) if events else ""
         if events and events[0]["type"] in _ENDS and id_ in self._open:
@@ -315,19 +334,21 @@ class _HistoryOrder:
         return self.number(placed)
 
     def rest(self) -> list[tuple[int, StoredEvent]]:
-        """Return the events that wait for those of an unfinished call, each with its index."""
+        """Return the events that still wait for those of an unfinished call, each with its index."""
         placed = [event for id_ in self._open for event in self._early.pop(id_, [])]
         return self.number(placed)
 
     def number(self, placed: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return events, each with the next index."""
+        """Return events, each with the next free index."""
         first = self.seq
         self.seq += len(placed)
         return list(enumerate(placed, first))
 
 
 def _ending_call(first: StoredEvent) -> str:
-    """Return the id of the call whose task ends with these events; empty for other events."""
+    """Return the id of the call whose task has stored events that begin with `first`; empty if they are not of a
+    call.
+    """
     if not is_approval(first):
         return str(first.get("id", ""))
     if "middleware" in first and "calls" in first:
@@ -336,7 +357,7 @@ def _ending_call(first: StoredEvent) -> str:
 
 
 def _custom(payload: Any) -> RunPart:
-    """Convert an object of the custom stream; the loop's own are recognized by their exact keys."""
+    """Convert an object of the custom stream to a part. Objects of this package are recognized by their exact keys."""
     if isinstance(payload, DelegatePart):
         return payload
     if is_progress(payload):
@@ -347,12 +368,14 @@ def _custom(payload: Any) -> RunPart:
 
 
 def is_event(value: Any) -> bool:
-    """Whether a value is an event of this package: other graphs may have a state field `events`, too."""
+    """Return whether a value is an event of this package. Other graphs may have a state field `events`, too."""
     return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
 
 
 def _parts_of(event: StoredEvent) -> list[RunPart]:
-    """Return the part for a call that is about to run; empty for other events, and for a call that is refused."""
+    """Return the part that reports that a call is about to run; empty for other events, and for a call that is
+    refused.
+    """
     match event["type"]:
         case "tool_call" | "delegation_request" if "refused" in event:
             return []

@@ -35,9 +35,9 @@ NOTED = frozenset(
         "error",
     }
 )
-"""Types of the events that are notes of their input's span."""
+"""Types of events that become notes of their input's span."""
 SUPERSEDED = "SUPERSEDED"
-"""Status of an input that had not ended when the next one began."""
+"""Status of an input that had not ended when the next input began."""
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _NOTE_CHARS = 500
@@ -46,7 +46,7 @@ _NOTE_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class SpanNote:
-    """One event within a span that has no duration."""
+    """One event within a span, which has a time but no duration."""
 
     type: str
     """The event's type, one of `NOTED`."""
@@ -60,16 +60,16 @@ class SpanNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A part of a session with a begin and an end, and the parts of which it consists."""
+    """A part of a session with a begin and an end, and the parts that it contains."""
 
     kind: SpanKind
-    """`input` is the root; a `wait` is one for a person. `model` spans are in a `plan`, an `answer` or an `input`."""
+    """`input` is the root; a `wait` is for an approval. `model` spans are in a `plan`, an `answer` or an `input`."""
     name: str
-    """The user's text, or the name of the model, tool or delegate; of a `wait`, the names of the calls."""
+    """The user's text, or the name of the model, tool or delegate; for a `wait`, the names of the calls."""
     start: datetime
-    """Begin, in UTC; for a call, when it left its queue."""
+    """Begin, in UTC. A call begins when it leaves its queue."""
     duration_s: float | None = None
-    """Seconds to its end; None if it has not ended, did not run, or an older version has stored no times."""
+    """Seconds until the end; None if it has not ended, did not run, or an older version stored no times."""
     status: str = ""
     """Of an input, its `SessionStatus`, or `SUPERSEDED` if a newer input began before its end; of a call, its
     `ResultStatus`, or `running`; `waiting` of an open wait; of a model call, the kind of its error. Empty for any other
@@ -77,7 +77,7 @@ class Span:
     step: int = 0
     """The step (a plan and its calls) that the span belongs to; 0 before the first plan, and for an input."""
     seq: int = 0
-    """Index of the event that ended it; of an open one, of the event that began it."""
+    """Index of the event that ended the span; of the event that began it, if the span is open."""
     id: str = ""
     """Id of the call; empty for other kinds."""
     needs: tuple[str, ...] = ()
@@ -107,20 +107,23 @@ class Span:
 
     @property
     def end(self) -> datetime:
-        """When the span ended; its begin if it has no duration."""
+        """Time at which the span ended; its begin if it has no duration."""
         return self.start + timedelta(seconds=self.duration_s or 0.0)
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
-        """Yield this span and all within it, each with its depth, in the order of their begin; `depth` is that of this
-        one.
+        """Yield this span and all spans within it, each with its depth, in the order of their begin.
+
+        Args:
+            depth: Depth of this span.
         """
         yield depth, self
         for child in self.children:
             yield from child.walk(depth + 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the span and those within it as plain JSON; fields with their default are left out. Times are ISO
-        8601.
+        """Return the span and those within it as plain JSON, with times in ISO 8601.
+
+        Fields with their default are left out.
         """
         found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
         for name in (
@@ -176,7 +179,7 @@ def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
 
 
 def inputs_of(events: Iterable[E]) -> Iterator[list[E]]:
-    """Yield the events of each input as a list; one with several user messages begins with the first of them."""
+    """Yield the events of each input as a list. Consecutive user messages belong to one input."""
     own: list[E] = []
     for entry in events:
         if own and entry["type"] == "user_message" and own[-1]["type"] != "user_message":
@@ -201,15 +204,18 @@ class _Input:
     spans: list[Span] = field(default_factory=list)
     notes: list[SpanNote] = field(default_factory=list)
     open_calls: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
-    """Call id → the event of its start, with its index."""
+    """Call id → index and event of the call's start, for calls without a result."""
     open_wait: tuple[int, Mapping[str, Any]] | None = None
-    """Index and event of the approval request that is open; None if there is none."""
+    """Index and event of the open approval request; None if there is none."""
     needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Call id → ids of the calls that it waits for."""
 
     def add(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Process the next event of the input, whose index in the history is `seq`: it begins or ends a span, or is a
-        note.
+        """Process the next event of the input, which begins or ends a span, or becomes a note.
+
+        Args:
+            entry: The event.
+            seq: Index of the event in the history.
         """
         self.last_seq = seq
         type_ = entry["type"]
@@ -237,7 +243,10 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add the span of a call, from the event of its result."""
+        """Add the span of a call, from the event of its result.
+
+        A call whose start has no event begins with the result.
+        """
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
@@ -263,10 +272,14 @@ class _Input:
     def _end_wait(
         self, decision: Mapping[str, Any] | None = None, seq: int = 0, *, ended: datetime | None = None
     ) -> None:
-        """Add the span of the open wait, ended by a decision, by the end of its input (`ended`), or still open.
+        """Add the span of the open wait, ended by a decision, by the end of the input, or still open.
 
-        `seq` is the index of the decision in the history. Does nothing without an open wait: later decisions of one
-        answer follow at the same time.
+        Does nothing if no wait is open, because further decisions of one answer follow at the same time.
+
+        Args:
+            decision: The event of the decision; None if there is none.
+            seq: Index of the decision in the history.
+            ended: When the input ended without a decision; None if it has not.
         """
         if self.open_wait is None:
             return
@@ -291,9 +304,11 @@ class _Input:
         )
 
     def span(self, *, ended: datetime | None = None) -> Span:
-        """Return the span of the input, with all others in it. Call it once.
+        """Return the span of the input, with all other spans in it. May be called only once.
 
-        `ended` is when the next input began, which superseded this one unless it had ended by then.
+        Args:
+            ended: When the next input began, which superseded this one unless it had ended by then; None for the newest
+                input.
         """
         start = _at(self.first)
         # A crash leaves no event of an end: the next input is the first sign of it.
@@ -330,10 +345,9 @@ class _Input:
 
 
 def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Span:
-    """Return the span of an event with the model calls that led to it, from the begin of the first to the end of the
-    last.
+    """Return the span of an event and its model calls, from the begin of the first call to the end of the last.
 
-    Without any it has no duration. Its status is `error` if the last call failed. `name` is the name of the span.
+    Without a model call it has no duration. The status is `error` if the last call failed.
     """
     models = [_model_call(call, entry, seq) for call in entry.get("model_calls", ())]
     start = min((model.start for model in models), default=_at(entry))
@@ -352,9 +366,7 @@ def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Spa
 
 
 def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Span:
-    """Return the span of a model call, which the event `entry` reports; `seq` is the index of that event in the
-    history.
-    """
+    """Return the span of a model call that the event `entry`, with the index `seq`, reports."""
     return Span(
         kind="model",
         name=call["model"],
@@ -373,8 +385,12 @@ def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Sp
 def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
     """Return the span of a tool call or delegation, from the event of its begin or its result.
 
-    `seq` is the index of the event in the history; `fields` are further fields of `Span`. A delegate in this process
-    has its own spans as children; a remote one only its usage.
+    A delegate in this process has its own spans as children; a remote delegate has only its usage.
+
+    Args:
+        entry: The event.
+        seq: Index of the event in the history.
+        fields: Further fields of the span.
     """
     common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
     if entry["type"] in ("tool_call", "tool_result"):
@@ -397,7 +413,7 @@ def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
 
 
 def _with_usage(span: Span) -> Span:
-    """Return a span with the sums of its children's tokens and cost; the cost is None if no child has one."""
+    """Return a span with the sums of its children's tokens and costs. The cost is None if no child has one."""
     costs = [child.cost for child in span.children if child.cost is not None]
     return replace(
         span,
@@ -418,7 +434,7 @@ def _seconds(start: datetime, end: datetime) -> float:
 
 
 def _text(entry: Mapping[str, Any]) -> str:
-    """Return the text of the note of an event of a type in `NOTED`."""
+    """Return the text of the note for an event whose type is in `NOTED`."""
     match entry["type"]:
         case "limit":
             return f"{entry['reason']}: {entry['limit']:g}"
@@ -442,8 +458,12 @@ def _text(entry: Mapping[str, Any]) -> str:
 class TimeAxis:
     """Maps times from `start` to `end` to positions from 0 to 1.
 
-    A wait for a person takes at most as much room as a quarter of the work. `waits` are the spans of waits, which may
-    overlap.
+    A wait is shown with at most a quarter of the length of the work.
+
+    Args:
+        start: Begin of the axis.
+        end: End of the axis.
+        waits: The spans of waits, which may overlap.
     """
 
     def __init__(self, start: datetime, end: datetime, waits: Iterable[Span] = ()) -> None:
@@ -464,7 +484,7 @@ class TimeAxis:
 
     @property
     def is_shortened(self) -> bool:
-        """Whether a wait takes less room than its duration."""
+        """Whether any wait is shown shorter than it was."""
         return bool(self._cuts)
 
     def at(self, time: datetime) -> float:
@@ -472,7 +492,7 @@ class TimeAxis:
         return min(1.0, max(0.0, self._shown_s(time) / self._length))
 
     def _shown_s(self, time: datetime) -> float:
-        """Return the seconds from the start to a time, less what shortened waits save."""
+        """Return the seconds from the start to a time, minus what was cut off from waits."""
         seconds = shown = (time - self._start).total_seconds()
         for begin, ended, most in self._cuts:
             if seconds <= begin:
@@ -483,7 +503,7 @@ class TimeAxis:
 
 
 def axis_of(root: Span) -> TimeAxis:
-    """Return the time axis of an input, from its begin to the latest end within it."""
+    """Return the time axis of an input, from its begin to the latest end of a span within it."""
     spans: Sequence[Span] = [span for _, span in root.walk()]
     return TimeAxis(root.start, max(span.end for span in spans), (span for span in spans if span.kind == "wait"))
 
@@ -496,8 +516,10 @@ _FAILED = ("error", "unknown")
 
 
 def session_svg(roots: Sequence[Span]) -> str:
-    """Draw the 20 newest inputs as SVG text, oldest first, with one time axis for each. `roots` are the spans of
-    inputs.
+    """Draw the 20 newest inputs as SVG text, oldest first, each with its own time axis.
+
+    Args:
+        roots: The spans of all inputs, oldest first.
     """
     y, parts = 12, []
     if not roots:
@@ -516,8 +538,9 @@ def session_svg(roots: Sequence[Span]) -> str:
 
 
 def _rows(spans: Sequence[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:
-    """Yield each span with its depth, except the model call of a plan that has only one, which is as long as the
-    plan.
+    """Yield each span with its depth.
+
+    The model call of a plan is left out if it is the only one, because it is as long as the plan.
     """
     for span in spans:
         yield depth, span
@@ -543,8 +566,9 @@ def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
 
 
 def _label(span: Span) -> str:
-    """Return the label of a span, such as `plan 2 gpt-4o`, `person: book` or `✗ search`; `?` and `–` mark other
-    outcomes.
+    """Return the text that names a span, such as `plan 2 gpt-4o`, `person: book` or `✗ search`.
+
+    `?` marks a call with an unknown outcome, `–` one that has no result or was not run.
     """
     if span.kind == "wait":
         return f"person: {span.name}"
@@ -556,7 +580,7 @@ def _label(span: Span) -> str:
 
 
 def _facts(root: Span) -> str:
-    """Return the line below an input: status, duration, tokens, cost."""
+    """Return the line below the name of an input: status, duration, tokens and cost, as far as known."""
     tokens = f"{root.input_tokens:,} + {root.output_tokens:,} tokens" if root.input_tokens else ""
     cost = f"cost {root.cost:.4f}" if root.cost is not None else ""
     return ", ".join(filter(None, [root.status, _duration(root.duration_s) or "not ended", tokens, cost]))
@@ -570,7 +594,7 @@ def _duration(duration_s: float | None) -> str:
 
 
 def _cut(content: str, most: int) -> str:
-    """Return a text of at most `most` characters in one line, without secrets."""
+    """Return a text as one line of at most `most` characters, ending in `…` if it was cut, with secrets masked."""
     # Printable text has no line breaks; leading blanks are the depth.
     shown = printable(mask_named_secrets(content.replace("\n", " ")[: 10 * most])).replace(" ", "\u00a0")
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"

@@ -94,10 +94,11 @@ class RemoteAgent:
         return " ".join(filter(None, [self._own_description, self._card_description])) or _DEFAULT_DESCRIPTION
 
     async def prepare(self) -> bool:
-        """Read the agent's card if it is unknown; return whether the description has changed.
+        """Read the agent's card if it is unknown; return True if it was read now, so that `description` may have
+        changed.
 
-        A failure is logged, and the next attempt is made after 30 s at the earliest; until then False is returned at
-        once.
+        False if the card is known already, or cannot be read. A failure is logged, and the next attempt is made after
+        30 s at the earliest; until then False is returned at once.
         """
         now = time.monotonic()
         if self._card is not None or (self._attempted_at is not None and now - self._attempted_at < _RETRY_CARD_S):
@@ -171,7 +172,11 @@ class RemoteAgent:
         return replace(result, waiting=None, usage=NO_USAGE, background={**task, "asked": asked})
 
     async def wait(self, task: BackgroundTask) -> None:
-        """Wait until a task in the background ends, or asks a question that was not returned before."""
+        """Wait until a task in the background ends, or asks a question that was not returned before.
+
+        Returns also if the agent has no such task any more. While the agent cannot be reached, the task is read every
+        two seconds.
+        """
         with suppress(TaskNotFoundError):
             while True:
                 remote = await self._watch(task, until_end=True)

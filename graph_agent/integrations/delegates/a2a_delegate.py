@@ -65,7 +65,11 @@ class A2ADelegate:
         return self._agent.description
 
     async def prepare(self) -> bool:
-        """Read the agent's card if it is unknown; return whether the description has changed. Never raises."""
+        """Read the agent's card if it is unknown; return True if it was read now, so that `description` may have
+        changed.
+
+        Never raises. After a failure, False is returned for 30 s without another attempt.
+        """
         return await self._agent.prepare()
 
     async def fault(self) -> str | None:

@@ -414,6 +414,9 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
     """Return the answer in the final state of a delegate's graph; an error result if it failed or has no answer.
 
+    The answer is the text of the newest message of the model, or else its structured response as text. An answer that
+    was cut off, e.g. by a limit of tokens, has a note of that at its end.
+
     Args:
         name: Name of the delegate.
         state: The graph's final state.

@@ -93,14 +93,14 @@ class GraphDelegate:
 
     @property
     def _in_background(self) -> BackgroundRuns:
-        """Runs the delegate's background tasks; imports them at the first use."""
+        """The object that runs the delegate's background tasks; what it needs is imported at the first use."""
         from graph_agent.integrations.delegates.graph import BackgroundRuns  # as below
 
         return BackgroundRuns(self.name, self.graph)
 
     @property
     def _delegated(self) -> DelegatedGraph:
-        """Runs the delegate in the call itself; imports what runs it at the first use."""
+        """The object that runs the delegate in the call itself; what it needs is imported at the first use."""
         # Imported here: see the module docstring.
         from graph_agent.integrations.delegates.graph import DelegatedGraph
 

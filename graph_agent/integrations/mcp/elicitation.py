@@ -316,7 +316,11 @@ class _Conversation:
             self._server.suspended.watch(StoreInbox(self._store, HANDOVER))
 
     async def _continue_for(self, digest: str, answer: Any) -> dict[str, Any]:
-        """Continue the call with an answer that another process received; return what `answer_elsewhere` returns."""
+        """Continue the call with an answer that another process received for the question with a digest.
+
+        Returns `{"result": …}` when the call has ended, `{"error": text, "lost": bool}` if it failed, or `{"question":
+        …}` for the next question, or for the same one with an error if the answer does not fit.
+        """
         given, error = [answer], ""
         try:
             while isinstance(outcome := await self._suspended.step(), OpenQuestion):

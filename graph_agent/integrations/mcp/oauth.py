@@ -94,7 +94,11 @@ class TokenFile:
         return stored if isinstance(stored, dict) else {}
 
     def write(self, **changes: Any) -> None:
-        """Replace some values in the file, atomically: a concurrent reader gets either all old or all new ones."""
+        """Replace some values in the file, atomically: a concurrent reader gets either all old or all new ones.
+
+        `changes` are the values by their key; others in the file remain. A missing folder or file is created. Raises
+        `OSError`.
+        """
         # Read again, because another process may have written other values.
         values = {"server_url": self._server_url, **self.read(), **changes}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

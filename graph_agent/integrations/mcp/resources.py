@@ -97,6 +97,8 @@ async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> 
     """Return the resources and resource templates of a server, one JSON object a line; no templates if it has no such
     list.
 
+    Without any, the text is `There are none.`. Raises `McpError` if the server answers with an error.
+
     Args:
         session: The session with the server.
         arguments: Not used; for the signature of the offered tools.
@@ -113,26 +115,36 @@ async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> 
 
 
 async def _read_resource(session: ClientSession, arguments: dict[str, Any]) -> str:
-    """Return the content of a resource as text."""
+    """Return the resource at `arguments["uri"]` as text; each part that is not text is a line with its address, type
+    and size.
+    """
     result = await session.read_resource(AnyUrl(str(arguments["uri"])))
     return "\n".join(resource_text(content) for content in result.contents)
 
 
 async def _list_prompts(session: ClientSession, arguments: dict[str, Any]) -> str:
-    """Return the prompts of a server, one JSON object a line."""
+    """Return the prompts of a server, one JSON object a line; without any, `There are none.`.
+
+    `arguments` are not used.
+    """
     prompts = [each async for page in read_pages(session.list_prompts) for each in page.prompts]
     return _as_lines(prompts, {"name", "description", "arguments"})
 
 
 async def _get_prompt(session: ClientSession, arguments: dict[str, Any]) -> str:
-    """Return the messages of a prompt as text, each after its role."""
+    """Return the messages of the prompt `arguments["name"]` as text, each after its role, with blank lines in between.
+
+    `arguments["arguments"]` are the values of the prompt's parameters, which are sent as texts.
+    """
     given = arguments.get("arguments") or {}
     result = await session.get_prompt(str(arguments["name"]), {name: str(value) for name, value in given.items()})
     return "\n\n".join(f"{message.role}: {_block_text(message.content)}" for message in result.messages)
 
 
 def _as_lines(items: list[Any], keys: set[str]) -> str:
-    """Return some fields of each item as JSON, one item a line; a sentence without items."""
+    """Return the fields `keys` of each item as JSON, one item a line, without empty fields; `There are none.` without
+    items.
+    """
     listed = [item.model_dump(mode="json", include=keys, exclude_none=True) for item in items]
     return "\n".join(json.dumps(each, ensure_ascii=False) for each in listed) or "There are none."
 

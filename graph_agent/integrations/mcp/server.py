@@ -252,7 +252,10 @@ class McpServer:
         connection.retire()
 
     def _explain(self, tool: str, loss: Loss, *, reads: bool) -> str:
-        """Return the text of the error for a lost call."""
+        """Return the error text for a lost call of `tool`: what happened, and whether the call may have taken effect.
+
+        With `reads`, the call only reads, so that no effect is mentioned.
+        """
         server = f"MCP server {self.config.name!r}"
         if not loss.may_have_run:
             return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."

@@ -356,7 +356,7 @@ class ServerConnection:
         return types.ListRootsResult(roots=list(self.roots or ()))
 
     async def announce_roots(self, roots: Sequence[types.Root]) -> None:
-        """Change the folders that are offered (roots), and notify the server if the session is open."""
+        """Change the folders that are offered (roots), and notify the server if a session is open that can be used."""
         self.roots = roots
         if self._session is not None and self.usable:
             await self._session.send_roots_list_changed()
@@ -430,5 +430,5 @@ class ServerConnection:
             self.ended.set_result(reason)
 
     def _reason(self) -> str:
-        """Return why the session has ended, or a general reason."""
+        """Return why the session has ended; `the connection broke` if no reason is recorded."""
         return self.ended.result() if self.ended.done() else "the connection broke"

@@ -164,7 +164,7 @@ async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[byt
 async def _send(
     stdin: ByteSendStream, to_send: MemoryObjectReceiveStream[SessionMessage], parameters: StdioServerParameters
 ) -> None:
-    """Write messages to a process's input until the session is closed."""
+    """Write messages to a process's input, one JSON line each, until the session or the input is closed."""
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with to_send:
             async for message in to_send:

@@ -151,7 +151,11 @@ def _metadata(config: ServerConfig, tool: types.Tool) -> dict[str, Any]:
 
 
 def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
-    """Return content and artifact of a result; raise `ToolException` for an error result."""
+    """Return content and artifact of a result; raise `ToolException` for an error result.
+
+    The content is a list of content blocks, the artifact has the structured content, or is None. Structured content is
+    also added to the blocks as JSON text if the result has no text of its own.
+    """
     contents = [_for_models(content) for content in result.content]
     has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in result.content)
     if result.structuredContent is not None and not has_text:

@@ -171,7 +171,7 @@ def _read_timeout_s(config: ServerConfig) -> float:
 
 
 def _expand(value: str) -> str:
-    """Replace references to environment variables; one that is not set is kept, with a warning."""
+    """Replace references to environment variables, such as `${HOME}`; one that is not set is kept, with a warning."""
     expanded, missing = expand_known(value)
     if missing is not None:
         logger.warning("An MCP server's env refers to %s, which is not set", missing)

@@ -57,7 +57,10 @@ class BoundedBody:
         self._on_server_request = on_server_request
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body, a message at a time; raise httpx's read errors."""
+        """Yield the body, a message at a time; raise httpx's read errors.
+
+        Events keep their blank line; a body in JSON is one piece.
+        """
         if self.has_events:
             async for event in self._events():
                 yield event
@@ -145,7 +148,7 @@ class HttpWatch:
 
 
 def _data_lines(event: bytes) -> list[bytes]:
-    """Return the data of an event, line by line."""
+    """Return the data of a server-sent event, line by line, without the prefix `data:`; empty if it has no data."""
     return [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]
 
 

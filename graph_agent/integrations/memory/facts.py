@@ -58,9 +58,9 @@ class Fact:
 
 
 def namespace_of(caller: str) -> tuple[str, str]:
-    """Return the Store's namespace of a caller's facts.
+    """Return the Store's namespace of a caller's facts: `ROOT`, and a hash of the caller's name.
 
-    It holds a hash, because labels may hold no period, and because a search in a Store also finds longer namespaces.
+    A hash, because labels may hold no period, and because a search in a Store also finds longer namespaces.
     """
     return ROOT, _label(caller)
 
@@ -68,8 +68,8 @@ def namespace_of(caller: str) -> tuple[str, str]:
 def user_of_run(runtime: Runtime[Any]) -> str:
     """Return the authenticated caller of a run.
 
-    LangGraph's server gives the user of its own authentication, and a client may write the context there, so the
-    context counts only in a program.
+    In LangGraph's server, it is the user of the server's authentication, since a client may write the context there. In
+    a program, it is the `caller` of the run's context.
 
     Raises:
         ConfigError: The run has no caller.
@@ -113,11 +113,16 @@ class Memory:
         return user_of_run(runtime)
 
     async def facts(self, caller: str, search: str = "", *, limit: int = 100, offset: int = 0) -> list[Fact]:
-        """Return facts of a caller: those that fit `search`, the best first; for an empty text all, newest first."""
+        """Return facts of a caller: those that fit `search`, the best first; for an empty text all, newest first.
+
+        At most `limit` are returned, after the first `offset` ones.
+        """
         return [_fact(item) for item in await self.found(caller, search, limit=limit, offset=offset)]
 
     async def found(self, caller: str, search: str = "", *, limit: int = 100, offset: int = 0) -> list[SearchItem]:
-        """Return the items of `facts`."""
+        """Return the items of the Store behind the facts that `facts` returns, in the same order, with the same
+        parameters.
+        """
         namespace = namespace_of(caller)
         if search and self._find is not None:
             return await self._find(namespace, search, limit, offset)
@@ -133,8 +138,11 @@ class Memory:
         return await self._store.aget(namespace_of(caller), clean(id_))
 
     async def recall(self, caller: str, text: str, *, most: int | None = None) -> list[Fact]:
-        """Return the facts for an input with this text: those that fit it, then the newest, `most` in all; None for the
-        memory's `recall`.
+        """Return the facts for an input with this text: first those that fit the text, then the newest, without
+        repetitions.
+
+        `most` is their maximum number; None for the memory's `recall`. With 0, or for a caller without facts, the list
+        is empty.
         """
         most = self.most if most is None else most
         if not most:
@@ -161,10 +169,12 @@ class Memory:
         return facts
 
     async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
-        """Store a fact, or replace the one with this id, and return its id; None for a new id.
+        """Store a fact, or replace the one with the id `id_`, and return its id; None for a new id.
+
+        NUL characters and lone surrogates, which no database stores, become U+FFFD; white space at the ends is removed.
 
         Raises:
-            InputError: The text is empty or longer than `MAX_CHARS`.
+            InputError: `content` is no text, or the text is empty or longer than `MAX_CHARS`.
             UnknownFactError: The fact with this id was forgotten, maybe meanwhile.
         """
         if not isinstance(content, str):
@@ -224,10 +234,12 @@ class Memory:
 
 
 def _label(caller: str) -> str:
+    """Return the label of a caller in namespaces: the SHA-256 of the name, in hexadecimal digits."""
     return hashlib.sha256(caller.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _fact(item: Item | SearchItem) -> Fact:
+    """Return an item of the Store as a fact; one without content has an empty text."""
     value: Mapping[str, Any] = item.value
     return Fact(
         item.key, as_text(value.get("content", "")), item.updated_at.astimezone(UTC).isoformat(timespec="seconds")

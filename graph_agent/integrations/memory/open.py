@@ -81,7 +81,11 @@ async def open_memory(
 
 
 async def _index(embedding: EmbeddingModel, dims: int | None) -> IndexConfig:
-    """Return the Store's configuration of vectors."""
+    """Return the Store's configuration of vectors: the model, the length of its vectors, and the field `content`.
+
+    Without `dims`, the length is that of one vector that the model computes now. Raises `ConfigError` if the model is
+    unknown or fails.
+    """
     try:
         model = _Watched(ensure_embeddings(embedding))
         length = dims or len((await model.aembed_documents(["dimensions"]))[0])
@@ -122,6 +126,7 @@ class _Watched(Embeddings):
 
 @contextmanager
 def _failures() -> Iterator[None]:
+    """Raise an exception of the block as `EmbeddingFailedError`, whose text has secrets masked."""
     try:
         yield
     except Exception as error:  # a provider may raise anything

@@ -34,6 +34,7 @@ class CallerFacts:
 
     @property
     def _caller(self) -> str:
+        """The authenticated caller of the input that is running; raises `ConfigError` if it has none."""
         return caller_of_input(self._memory.caller_of, get_config(), get_runtime())
 
     async def aput(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
@@ -47,7 +48,11 @@ class CallerFacts:
     async def asearch(
         self, namespace: tuple[str, ...], *, query: str, filter: Any = None, limit: int = 10, offset: int = 0
     ) -> list[SearchItem]:
-        """Return facts that fit `query`, the best first; `filter` is ignored, because facts have no other fields."""
+        """Return facts that fit `query`, the best first; `filter` is ignored, because facts have no other fields.
+
+        `limit` is the maximum number, from 1 to 100, and `offset` the number of facts to skip; values outside are
+        adjusted.
+        """
         return await self._memory.found(self._caller, query, limit=max(1, min(limit, 100)), offset=max(0, offset))
 
     async def aget(self, key: str) -> Item | None:
@@ -78,7 +83,10 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
         id: uuid.UUID | None = None,
         runtime: ToolRuntime[Any, Any],
     ) -> str:
-        """Create, replace or forget a fact; a repeated call of the same id has the same effect."""
+        """Create, replace or forget a fact, and return a sentence about it; a call that runs again has the same effect.
+
+        Raises `ValueError` if a fact to replace or forget does not exist, or if an id is given for a new fact.
+        """
         if action != "create":
             try:
                 if id is not None and action == "update" and await facts.aget(str(id)) is None:
@@ -102,6 +110,9 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
 
 
 def _tool(given: Any, marks: dict[str, Any], coroutine: Any) -> StructuredTool:
-    """Return a tool with the name, description and arguments of another, which runs in the event loop only."""
+    """Return a tool with the name, description and arguments of another, which can be called in the event loop only.
+
+    `marks` are its metadata, and `coroutine` is what a call runs.
+    """
     tool: StructuredTool = given.model_copy(update={"func": None, "coroutine": coroutine, "metadata": marks})
     return tool

@@ -19,9 +19,13 @@ def words_of(text: str) -> list[str]:
 
 
 def by_words(store: BaseStore) -> Find:
-    """Return a search that counts common words, for the Store in memory, which has no full text."""
+    """Return a search that counts common words, for the Store in memory, which has no full text.
+
+    An item is found if it has at least one word of the text; one with more of them is before one with fewer.
+    """
 
     async def find(namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
+        """Return the items of a namespace with a word of the text, at most `limit` after the first `offset` ones."""
         words = set(words_of(text))
         items = await store.asearch(namespace, limit=10_000)
         counts = [(len(words & set(words_of(str(item.value.get("content"))))), item) for item in items]
@@ -32,7 +36,7 @@ def by_words(store: BaseStore) -> Find:
 
 
 async def items_by_key(store: BaseStore, namespace: tuple[str, ...], keys: Sequence[str]) -> list[SearchItem]:
-    """Return the items with these keys, in this order; missing ones are left out."""
+    """Return the items of a namespace with these keys, in the order of the keys; missing ones are left out."""
     found: list[Any] = await store.abatch([GetOp(namespace, key) for key in keys]) if keys else []
     return [
         SearchItem(item.namespace, item.key, item.value, item.created_at, item.updated_at)

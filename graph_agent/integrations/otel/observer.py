@@ -188,7 +188,10 @@ class OtelObserver:
 
     @contextmanager
     def plan(self, step: int) -> Iterator[None]:
-        """Record a span for one plan during the block; calls are linked to it. `step` is the number of the plan."""
+        """Record a span for one plan during the block, if plans get spans; later calls are linked to it.
+
+        `step` is the number of the plan.
+        """
         run = _current.get()
         span = self._start(names.PLAN, "", {names.OPERATION: names.PLAN, names.STEP: step, **_conversation(run)})
         if span is None:
@@ -200,7 +203,11 @@ class OtelObserver:
             yield
 
     def model_call(self, request: TimedRequest) -> None:
-        """Record a span and the metrics of a model request that has ended."""
+        """Record a span and the metrics of a model request that has ended, and add its tokens to those of the current
+        run.
+
+        The span has the time of the request, and its messages only if spans have content.
+        """
         run, reply = _current.get(), request.reply
         about = {
             names.OPERATION: names.CHAT,

@@ -208,7 +208,10 @@ class Folder:
         return content
 
     def _mode_of(self, place: _Place, path: str) -> int | None:
-        """Return a file's permissions; None if it does not exist; raise `PathError` if it is not a regular file."""
+        """Return the permission bits of a file; None if it does not exist.
+
+        Raises `PathError` if it is not a regular file.
+        """
         try:
             status = os.stat(place.name, dir_fd=place.parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -359,7 +362,10 @@ def _check_regular(status: os.stat_result, path: str) -> None:
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Return the target of a link; None if the entry is not a link or does not exist."""
+    """Return the target of the link `name` in an open folder, as it is stored; None if it is no link or does not exist.
+
+    Raises `OSError` for another failure.
+    """
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:

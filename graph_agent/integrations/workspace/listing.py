@@ -88,7 +88,10 @@ def path_line(path: str) -> str:
 
 
 def _wanted(pattern: str) -> IgnoreRule:
-    """Return the rule of a pattern of files; raise `PathError` if it is invalid, empty, a comment or a negation."""
+    """Return the rule of a pattern of files; raise `PathError` if it is invalid, empty, a comment or a negation.
+
+    The rule also matches everything below a folder that it matches.
+    """
     try:
         rule = parse_rule(pattern, below=True)
     except PatternError as error:

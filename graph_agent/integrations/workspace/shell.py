@@ -274,7 +274,9 @@ def _bubblewrap(folder: Folder, shell: Shell, mounts: Sequence[str]) -> list[str
 
 
 def _container(folder: Folder, sandbox: str | Sequence[str]) -> list[str]:
-    """Return the beginning of a command line for a sandbox given as a tuple; empty for another sandbox."""
+    """Return the beginning of a command line for a sandbox given as a tuple, with `{folder}` replaced; else an empty
+    list.
+    """
     if isinstance(sandbox, str):
         return []
     return [part.replace("{folder}", str(folder.root)) for part in sandbox]

@@ -25,7 +25,8 @@ CHANNELS: Mapping[str, DeltaChannel[Any]] = {"messages": MessagesChannel(), "eve
 async def delta_values(
     saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
 ) -> dict[str, Any]:
-    """Rebuild delta channels of one checkpoint, and return channel name → value.
+    """Rebuild delta channels of one checkpoint, and return channel name → value, which is a list of messages or of
+    events.
 
     Args:
         saver: The saver that stores the checkpoint; it is only read.

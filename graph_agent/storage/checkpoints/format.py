@@ -382,10 +382,11 @@ def readable(config: RunnableConfig | None, before: RunnableConfig | None = None
 
 
 def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -> None:
-    """Raise `DamagedSessionError` if a checkpoint lacks a field of LangGraph's checkpoints or a value of an agent's
+    """Raise `DamagedSessionError` if a checkpoint lacks a field of LangGraph's checkpoints, or a value of an agent's
     state.
 
-    Values are only required if the metadata has a format number. `thread_id` is for the error.
+    The values are those of the channels `status` and `loop`; each must exist once the channel has a version. They are
+    only required if the metadata has a format number. `thread_id` is for the error.
     """
     if not isinstance(checkpoint, Mapping) or not checkpoint.keys() >= _FIELDS:
         raise damaged(thread_id, "a checkpoint is no mapping with the fields of one")
@@ -434,7 +435,7 @@ def _with_new_names(versions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(at: _Address) -> RunnableConfig:
-    """Return the config that addresses a checkpoint."""
+    """Return the config that addresses a checkpoint; an empty checkpoint id addresses the newest of the namespace."""
     return {"configurable": dict(zip(_KEYS, at, strict=True))}
 
 

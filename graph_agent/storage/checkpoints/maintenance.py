@@ -80,8 +80,9 @@ async def prune(
     Args:
         url: `sqlite:///FILE` or `postgresql://…`; the tables may be those of LangGraph's own savers.
         idle_for: Trim the sessions whose newest checkpoint is at least this old; None for 30 days.
-        keep_last: 1 trims sessions that were used just now, as `idle_for=timedelta(0)` does; no other number.
-        older_than: No longer supported; `idle_for` replaces it.
+        keep_last: 1 trims sessions that were used just now, as `idle_for=timedelta(0)` does. None leaves the rule to
+            `idle_for`; any other number is an error.
+        older_than: No longer supported: any value but None is an error; `idle_for` replaces it.
         sessions: Ids of the sessions to trim; None for all.
         dry_run: Whether to return what would be removed, and change nothing.
         folder: Folder to which a relative SQLite file refers; None for the current folder.

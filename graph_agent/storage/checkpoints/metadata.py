@@ -35,10 +35,11 @@ from graph_agent.storage.locks.registry import RECENT_RUNS
 
 
 def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
-    """Return the checkpoint namespaces that may have checkpoint ids higher than any that a run loads itself.
+    """Return the checkpoint namespaces in which a new checkpoint might get a lower id than an existing one.
 
-    These are the run's own namespace if it starts from an older checkpoint, and the parent namespaces if it runs inside
-    a foreign graph, whose checkpoint ids depend only on the clock.
+    A run raises the lower limit of its new ids only by the checkpoints that it loads. These namespaces are not covered
+    by that: the run's own namespace if it starts from an older checkpoint, and all outer namespaces if it runs as a
+    node of a graph that is not this package's. `configurable` is that of the run's config. Empty in all other cases.
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []

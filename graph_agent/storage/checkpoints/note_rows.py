@@ -51,7 +51,10 @@ async def postgres_notes(
 
 
 def forget_sqlite_notes(connection: sqlite3.Connection, session_id: str, keys: Iterable[str]) -> None:
-    """Remove notes to a session by their keys; unknown keys are ignored. Blocks, and raises `sqlite3.Error`."""
+    """Remove notes to a session by their keys, without a commit; unknown keys are ignored.
+
+    Blocks. Raises `sqlite3.Error`.
+    """
     prefix = _prefix(session_id)
     connection.executemany(_FORGET_SQLITE_NOTE, [(prefix, key) for key in keys])
 
@@ -59,7 +62,7 @@ def forget_sqlite_notes(connection: sqlite3.Connection, session_id: str, keys: I
 async def forget_postgres_notes(
     pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]], session_id: str, keys: Iterable[str]
 ) -> None:
-    """Remove notes to a session by their keys; unknown keys are ignored. Raises `psycopg.Error`."""
+    """Remove notes to a session by their keys in one statement; unknown keys are ignored. Raises `psycopg.Error`."""
     async with pool.connection() as connection:
         await connection.execute(_FORGET_POSTGRES_NOTES, [_prefix(session_id), [*keys]])
 
@@ -70,7 +73,10 @@ def _prefix(session_id: str) -> str:
 
 
 def _notes(rows: Iterable[tuple[str, Any]]) -> list[ControlMessage]:
-    """Return the valid notes in rows of key and value, which is JSON text in SQLite."""
+    """Convert rows of key and value to notes, in the order of the rows.
+
+    A value is a dict, or JSON text in SQLite. Values of another form, and dicts that are no note, are left out.
+    """
     values = ((key, json.loads(value) if isinstance(value, str | bytes) else value) for key, value in rows)
     notes = (note_from(key, value) for key, value in values if isinstance(value, dict))
     return [note for note in notes if note is not None]

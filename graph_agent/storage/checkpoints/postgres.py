@@ -152,7 +152,10 @@ async def open_pool(url: str, size: int) -> AsyncIterator[Pool]:
     """Open a pool of 1 to `size` connections, which are checked before each use, and close it on exit."""
 
     async def check(connection: AsyncConnection[DictRow]) -> None:
-        """Check a connection; if it is dead, check all idle connections of the pool, and raise."""
+        """Check a connection before its use.
+
+        If it is dead, also check all idle connections of the pool, and raise `psycopg.Error`.
+        """
         try:
             await _check_connection(connection)
         except Error:
@@ -339,7 +342,11 @@ class SharedPostgresSaver(FencedPostgresSaver):
         await super().adelete_thread(thread_id)
 
     def _deferred(self, config: RunnableConfig) -> DeferredWrites | None:
-        """Return the queued writes of a run; None if a write must not be queued, as in a run on another event loop."""
+        """Return the queued writes of the run in a config.
+
+        Returns None if the write must not be queued: the run does not defer its writes, or it runs on another event
+        loop than that of the saver.
+        """
         deferred = deferred_of(config)
         return deferred if deferred is not None and deferred.loop is self.loop else None
 

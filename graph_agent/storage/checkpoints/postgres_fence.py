@@ -585,8 +585,8 @@ class SharedTransactions:
                 future.set_result(False)
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
-        # Sorted: two processes that acquire the same locks in another order could wait for each other.
         """Commit shares in one transaction; return False if it fails, and the error if no connection is available."""
+        # Sorted: two processes that acquire the same locks in another order could wait for each other.
         locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})
         writes = [write for share in shares for write in share.writes]
         try:

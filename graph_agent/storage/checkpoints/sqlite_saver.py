@@ -294,7 +294,7 @@ class SharedSqliteSaver(SqliteSaver):
         await self._writer.run(partial(self._delete, thread_id))
 
     def _delete(self, thread_id: str) -> None:
-        """Delete a thread, on the writer thread."""
+        """Delete a thread on the writer thread, and forget the newest checkpoints that this transaction has read."""
         super().delete_thread(thread_id)
         self._newest_in.clear()
 

@@ -268,7 +268,9 @@ def _driver(connection: Any) -> str:
 
 
 def _needs_its_loop(connection: Any) -> bool:
-    """Whether a connection, or pool, can only be used on the event loop that it belongs to."""
+    """Whether a connection can only be used on its own event loop: one of `aiosqlite`, or an asynchronous pool of
+    psycopg.
+    """
     if _driver(connection) != "psycopg_pool":
         return _driver(connection) == "aiosqlite"
     from psycopg_pool import AsyncConnectionPool

@@ -173,7 +173,9 @@ class PostgresTables(Tables):
 
 
 def _sql(sql: str) -> bytes:
-    """Replace the placeholders of the shared SQL by what psycopg expects."""
+    """Replace the placeholders of the shared SQL, such as `{writes}` and `?`, by what psycopg expects; encode it as
+    UTF-8.
+    """
     # LangGraph's own statements have psycopg's parameters already.
     for name, own in {**_NAMES, "?": "%s"}.items():
         sql = sql.replace(name, own)

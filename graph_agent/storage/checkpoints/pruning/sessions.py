@@ -284,10 +284,7 @@ async def prune_session(
             if not await is_idle(saver, thread_id):
                 return PrunedSession(thread_id, skipped=_RUNNING)
             try:
-                newest = await saver.aget_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}})
-                if newest is not None and (
-                    has_tasks(newest.checkpoint) or newest.metadata.get("source") in BY_A_PERSON
-                ):
+                if await _waits(saver, thread_id):
                     return PrunedSession(thread_id, skipped=_WAITING)
                 plan = await plan_session(tables, saver, thread_id)
             except (DamagedSessionError, UnreadableCheckpointError) as error:
@@ -310,8 +307,10 @@ async def prune_session(
 
 
 async def _waits(saver: BaseCheckpointSaver[Any], thread_id: str) -> bool:
-    """Whether the newest checkpoint of a session has tasks to run or is an edit by a person. False without a
-    checkpoint.
+    """Whether the newest input of a session has not ended: its newest checkpoint has tasks to run, or is an edit by a
+    person.
+
+    False for a session without a checkpoint.
     """
     newest = await saver.aget_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}})
     return newest is not None and (has_tasks(newest.checkpoint) or newest.metadata.get("source") in BY_A_PERSON)

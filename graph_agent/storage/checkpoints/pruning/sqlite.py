@@ -166,14 +166,17 @@ class SqliteTables(Tables):
 
 
 def _sql(sql: str) -> str:
-    """Replace the placeholders of the shared SQL by what SQLite has."""
+    """Replace the placeholders of the shared SQL, such as `{writes}`, by what SQLite has."""
     for name, own in _NAMES.items():
         sql = sql.replace(name, own)
     return sql
 
 
 def _row(stored: tuple[Any, ...], written: Written) -> tuple[str, Row]:
-    """Return namespace and checkpoint of a row of `_ROWS`; `written` are the sizes of all writes."""
+    """Return the namespace and the checkpoint of a row of `_ROWS`; `written` are the sizes of all writes of the thread.
+
+    Raises `UnreadableCheckpointError` if the checkpoint is not stored as msgpack, is damaged, or is of a newer version.
+    """
     namespace, id_, parent, kind, blob, metadata = stored
     checkpoint = _unpack(kind, blob)
     known = json.loads(metadata) if metadata else {}
@@ -190,7 +193,10 @@ def _row(stored: tuple[Any, ...], written: Written) -> tuple[str, Row]:
 
 
 def _unpack(kind: str, blob: bytes) -> Any:
-    """Return a stored checkpoint without its objects; `UnreadableCheckpointError` if it is not msgpack, or damaged."""
+    """Decode a stored checkpoint; objects in it, such as messages, become None. `kind` is the stored type.
+
+    Raises `UnreadableCheckpointError` if it is not msgpack, or damaged.
+    """
     if kind != "msgpack":
         raise UnreadableCheckpointError(f"its checkpoints are stored as {kind!r}, and only 'msgpack' can be pruned")
     try:

@@ -185,7 +185,7 @@ Written = dict[tuple[str, str], dict[str, tuple[int, int]]]
 
 
 def written_of(rows: Sequence[tuple[Any, ...]]) -> Written:
-    """Group the rows of `WRITES_BY_CHANNEL` by checkpoint."""
+    """Group the rows of `WRITES_BY_CHANNEL`: (namespace, checkpoint id) → channel → number and bytes of the writes."""
     written: Written = {}
     for namespace, id_, channel, number, size in rows:
         written.setdefault((namespace, id_), {})[channel] = number, int(size)
@@ -208,7 +208,7 @@ def known_deltas(metadata: Mapping[str, Any], *, is_agents: bool) -> frozenset[s
 
 
 def by_namespace(rows: Sequence[tuple[str, Row]]) -> dict[str, Rows]:
-    """Group pairs of a namespace and a checkpoint: namespace → checkpoint id → checkpoint."""
+    """Group pairs of a namespace and a checkpoint: namespace → checkpoint id → checkpoint. Empty for no pairs."""
     found: dict[str, dict[str, Row]] = {}
     for namespace, row in rows:
         found.setdefault(namespace, {})[row.id] = row
