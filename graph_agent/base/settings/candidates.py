@@ -89,9 +89,10 @@ def read_candidates(given: Any) -> Any:
             if not isinstance(each, Candidate | dict):
                 raise ValueError(f"item {at} is {each!r}; write Candidate(model=…), or a mapping such as {{model: …}}")
             found.append(Candidate(**each) if isinstance(each, dict) else each)
-        count, result = len(found), tuple(found)
+        result: tuple[Candidate, ...] | int = tuple(found)
+        count = len(found)
     elif isinstance(given, int) and not isinstance(given, bool):
-        count = result = given
+        result = count = given
     else:
         raise ValueError("give a number, or a list of Candidate")
     if not 1 <= count <= MOST_CANDIDATES:

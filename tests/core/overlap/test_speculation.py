@@ -24,7 +24,7 @@ def started_of(events: Any) -> int:
 
 @pytest.mark.parametrize(("limit", "started"), [(None, 3), (2, 2), (0, 0)])
 async def test_no_more_calls_begin_early_than_the_budget_admits(limit: int | None, started: int) -> None:
-    model = SlowModel([calls("look", "look", "look"), "Done."], streaming=True)
+    model = SlowModel(responses=[calls("look", "look", "look"), "Done."], streaming=True)
     model.may_end.set()
     session = agent_of(model, [read("look", found)], speculation_budget=SpeculationBudget(calls=limit)).session("s1")
     result = await session.run("Look it up.")
@@ -44,7 +44,7 @@ async def test_calls_that_a_plan_uses_give_their_room_back() -> None:
 
 async def test_a_call_that_has_used_up_the_seconds_is_cancelled_and_runs_again_with_its_plan() -> None:
     ran: list[str] = []
-    model = SlowModel([calls("look"), "Done."], streaming=True)
+    model = SlowModel(responses=[calls("look"), "Done."], streaming=True)
 
     async def work(text: str) -> str:
         ran.append("began")

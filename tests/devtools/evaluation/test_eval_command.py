@@ -219,7 +219,7 @@ def test_a_judge_without_a_key_is_an_error_before_anything_runs(tmp_path: Path) 
         (folder / "my_model.py").write_text(
             "from graph_agent import ScriptedChatModel\n\ndef make():\n    return ScriptedChatModel(['Hello.'])\n"
         )
-        done = run_cli(folder, "eval", "cases.yaml", **{variable: ""})
+        done = run_cli(folder, "eval", "cases.yaml", script=None, given="", **{variable: ""})
         start = (
             f"error: The judge of the case 'judged': model='{model}': The model '{model}' needs a key: set the "
             f"environment variable {variable}"

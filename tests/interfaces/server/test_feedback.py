@@ -63,7 +63,7 @@ def test_an_answer_is_rated_by_the_id_that_each_api_returned(tmp_path: Path) -> 
             return made
 
         ids = [chat(http, "chat", text).json()["id"] for text in ("same", "same", call, "approve")]
-        keyed = {"headers": {"X-Session-Id": "chat", "Idempotency-Key": "k1"}, "json": body("once")}
+        keyed: dict[str, Any] = {"headers": {"X-Session-Id": "chat", "Idempotency-Key": "k1"}, "json": body("once")}
         ids += [http.post("/v1/chat/completions", **keyed).json()["id"] for _ in range(2)]
         streamed = chat(http, "chat", "streamed", stream=True).text.split('"id":"')[1].split('"')[0]
         messages = [{"role": "user", "content": "hello"}]

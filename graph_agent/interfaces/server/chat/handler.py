@@ -273,7 +273,11 @@ class ChatDialect(Protocol):
     """
 
     def resume(self, token: str) -> None:
-        """Name the answer after the request that began its input; called before the first frame, if it is another."""
+        """Name the answer after the request that began its input; called before the first frame, if it is another.
+
+        By default nothing: the ids of the API do not depend on the request.
+        """
+        return
 
     def start_frames(self) -> Iterable[str]:
         """Yield the frames that begin a stream."""
