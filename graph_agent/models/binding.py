@@ -14,14 +14,15 @@ from graph_agent.models.wire.clients import client_rules
 
 
 class Binding(NamedTuple):
-    """A model, and the keyword arguments of each of its calls, such as `tools`."""
+    """A model without bound arguments, and the keyword arguments to pass to each of its calls, such as `tools`."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
 
 
 class ModelCall(NamedTuple):
-    """A model call that is not sent yet: the model, its keyword arguments, and the messages in the form it accepts."""
+    """A model call that is not sent yet: the model, its keyword arguments, and the messages in the form that it
+    accepts."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
@@ -31,7 +32,12 @@ class ModelCall(NamedTuple):
 
 
 def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configured model options, overridden by `further`; options with the value None are removed."""
+    """Return the model options of the configuration, overridden by `further`; options with the value None are removed.
+
+    Args:
+        settings: The configuration, of which options such as `temperature` are used.
+        further: Option → value; None removes the option.
+    """
     options = {**dict(settings.model_options()), **further}
     return {name: value for name, value in options.items() if value is not None}
 
@@ -43,10 +49,10 @@ def stop_sequences(options: Mapping[str, Any]) -> list[str]:
 
 
 def unwrap_binding(runnable: Any) -> Binding:
-    """Split a `RunnableBinding` into its model and options; any other runnable is returned with no options.
+    """Split a `RunnableBinding` (made by `bind`) into its model and its bound arguments.
 
-    Each call of a binding would merge its empty config into the run's, which costs time. A binding with a config or
-    overridden methods is not split.
+    Calls of the bare model save the time in which a binding merges its config into the run's. A binding with a config
+    or overridden methods, and any other runnable, is returned whole, with no arguments.
     """
     plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
     if not plain or runnable.config or runnable.config_factories:
@@ -55,5 +61,5 @@ def unwrap_binding(runnable: Any) -> Binding:
 
 
 def is_openai(model: BaseChatModel) -> bool:
-    """Whether a model's class belongs to an API in OpenAI's format."""
+    """Whether a model's class sends requests in the format of OpenAI's API, to OpenAI or a compatible server."""
     return client_rules(model).schema == "extra_body"

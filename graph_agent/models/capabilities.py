@@ -12,6 +12,7 @@ from graph_agent.models.endpoints import ModelEndpoint
 ToolCallMode = Literal["native", "text", "wave"]
 
 _WRAPPERS = 10
+"""Maximum number of nested LangChain wrappers that are unwrapped."""
 
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path")
 """Fields of chat models that hold the model's name, in order of precedence."""
@@ -70,11 +71,14 @@ call tools or have variants that do, so they do not match.
 
 
 def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCallMode:
-    """Return how to offer tools to a model, bare or wrapped (e.g. by `bind`), without a request to the provider.
+    """Choose how a model calls tools, without a request to the provider.
 
-    A `configured` mode other than `auto` is returned unchanged. With `auto`, the `tool_calling` entry of the model's
-    profile decides between `native` and `text`. Without that entry, a model that cannot bind tools, or whose name
-    belongs to a family without tool calling, gets `text`; all others get `native`.
+    With `auto`, the entry `tool_calling` of the model's profile decides. Without that entry, a model that cannot bind
+    tools, or whose name belongs to a family without tool calling, gets `text`; any other gets `native`.
+
+    Args:
+        model: A chat model, bare or wrapped (e.g. by `bind`).
+        configured: The setting `tool_calling`; returned unchanged unless it is `auto`.
     """
     if configured != "auto":
         return configured
@@ -86,17 +90,17 @@ def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text"
 
 
 def lacks_tools(model: Any) -> bool:
-    """Whether an unwrapped chat model's name belongs to a family without tool calling; False if unknown."""
+    """Whether an unwrapped chat model's name belongs to a family without tool calling; False if it has no name."""
     names = (getattr(model, field, None) for field in _NAME_FIELDS)
     name = next((name for name in names if isinstance(name, str) and name), "")
     return name_lacks_tools(name)
 
 
 def name_lacks_tools(name: str) -> bool:
-    """Whether a model's name belongs to a family without tool calling; case is ignored.
+    """Whether a model's name belongs to a family that was not trained for tool calls; case is ignored.
 
     Accepts the names of Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM
-    (`ollama/phi3`), LM Studio, and file names (`phi-2.Q4_K_M.gguf`).
+    (`ollama/phi3`), LM Studio, and file names (`phi-2.Q4_K_M.gguf`). False for unknown names.
     """
     last = re.split(r"[/\\]", name.strip().lower().rstrip("/\\"))[-1]
     if _FOR_TOOLS.search(last):
@@ -118,6 +122,7 @@ def _unwrap(model: Any) -> Any:
 
 
 def _can_bind_tools(model: Any) -> bool:
+    """Whether a model's class has a `bind_tools` of its own; LangChain's base class only raises an error."""
     bind_tools = getattr(type(model), "bind_tools", None)
     # The method of the base class raises NotImplementedError.
     return bind_tools is not None and bind_tools is not BaseChatModel.bind_tools
@@ -132,11 +137,11 @@ _NOT_CLIENTS = frozenset({"core", "classic", "tests"})
 
 
 def may_download_images(model: BaseChatModel | ModelEndpoint | str) -> bool:
-    """Whether a model's client may download an image given by URL in this process.
+    """Whether a model's client may download, in this process, an image that a message gives by URL.
 
-    LangChain's clients for OpenAI, Anthropic and compatible providers send the URL to the provider. Others, such as
-    Google's, download it here, where the URL may point to the internal network. A class outside LangChain's packages is
-    assumed to send it, as is a factory `module:function`.
+    LangChain's clients for OpenAI, Anthropic and compatible providers pass the URL to the provider. Others, such as
+    Google's, download the image here, where a URL may point to the internal network. A class outside LangChain's
+    packages, and a factory `module:function`, is assumed to pass the URL on.
 
     Args:
         model: A chat model, an endpoint, or a name `provider:name`.

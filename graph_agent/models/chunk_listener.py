@@ -9,10 +9,11 @@ from langchain_core.messages import BaseMessage
 
 
 class ChunkListener(Protocol):
-    """Receives the chunks of a reply."""
+    """Receives the chunks of one model reply after the other, while they stream."""
 
     def begin(self) -> None:
-        """Begin a new reply: the first attempt of a request, or another one after a failure."""
+        """Forget the chunks so far: a reply begins, of the first attempt of a request or of another one after a
+        failure."""
         ...
 
     def receive(self, message: BaseMessage) -> None:

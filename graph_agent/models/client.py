@@ -38,7 +38,7 @@ Mode = Literal["native", "text", "wave"]
 """How the model returns calls: by the provider's tool calling (`native`), as text, or in structured plans (`wave`)."""
 
 ANY_TOOL = "any"
-"""The tool choice that requires a call and leaves the tool to the model."""
+"""Tool choice that requires a call of some tool and leaves it to the model which one."""
 
 
 class ToolSchemas(Sequence[dict[str, Any]]):
@@ -78,6 +78,7 @@ class ToolSchemas(Sequence[dict[str, Any]]):
     __hash__ = None  # type: ignore[assignment]  # two equal lists of schemas may be two objects
 
     def _all(self) -> list[dict[str, Any]]:
+        """Return the schemas, which the first call builds."""
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -129,7 +130,10 @@ class ModelClient:
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
         """Replace the offered tools, in place, and discard the caches of the former ones.
 
-        Raises `ConfigError` if two tool names, of present or former tools, have the same alias.
+        Names of former tools stay known, because the history may contain calls of them.
+
+        Raises:
+            ConfigError: Two tool names, of present or former tools, have the same alias.
         """
         self.schemas = ToolSchemas.of(schemas)
         """The offered tools, under their own names."""
@@ -278,7 +282,17 @@ class ModelClient:
     def _form(
         self, phase: Phase, settings: LoopConfig, rules: WireRules, mode: Mode, schema: dict[str, Any] | None
     ) -> WireFormat | None:
-        """Return the response format to send, which makes the provider enforce a schema; None to send none."""
+        """Return the value of `response_format` that makes the provider enforce a schema on the reply.
+
+        None to send none.
+
+        Args:
+            phase: Whether the request asks for calls or for the answer.
+            settings: The configuration, whose `structured_output` may switch this off.
+            rules: The rules of the endpoint.
+            mode: How the model returns calls. In `text`, the schema of the reply is built from the tools.
+            schema: JSON schema of a reply without calls; None for free text.
+        """
         with_tools = bool(self.schemas) and mode == "native"
         if self._has_calls_in_text(phase, mode, schema):
             if not self._schema_mode.is_sent_for_calls(settings.structured_output, rules):
@@ -291,14 +305,15 @@ class ModelClient:
         return self._schema_mode.form(schema, rules)
 
     def _has_calls_in_text(self, phase: Phase, mode: Mode, schema: dict[str, Any] | None) -> bool:
-        """Whether a reply's schema is built from the tools, because calls are text.
+        """Whether the schema of a reply must be built from the tools, because the model writes calls as text.
 
-        A typed answer has the user's schema.
+        False for a typed answer, whose schema is the user's.
         """
         return mode == "text" and bool(self.schemas) and not (phase == "answer" and schema is not None)
 
     @property
     def _text_replies(self) -> TextReplies:
+        """Builds the schemas and examples of text mode for the offered tools; created at first use."""
         if self._text is None:
             self._text = TextReplies(self.schemas, self._tool_choice)
         return self._text
@@ -306,7 +321,8 @@ class ModelClient:
     def _example_answers(
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, schema: dict[str, Any] | None
     ) -> ExampleAnswers:
-        """Choose the form in which the example turns of text mode show an answer."""
+        """Choose the form in which the example turns of text mode show an answer, to match the requested form of the
+        reply."""
         if phase == "answer" and schema is None:
             return "result" if form is None else "result object"
         if settings.finalize == "compose" or schema is not None:
@@ -418,7 +434,17 @@ class ModelClient:
     def _rendered(
         self, safe: SafeMessages, rules: WireRules, mode: Mode, examples: ExampleAnswers
     ) -> Sequence[BaseMessage]:
-        """Convert a sanitized request to the messages that the endpoint accepts."""
+        """Convert a sanitized request to the messages that the endpoint accepts.
+
+        In `text` and `wave`, calls and results become text, with example turns where they help. The rest follows the
+        endpoint's rules.
+
+        Args:
+            safe: The request.
+            rules: The rules of the endpoint.
+            mode: How the model returns calls.
+            examples: The form in which example turns show an answer.
+        """
         written: SafeMessages | None = None
         if mode == "text" and self.schemas:
             written = with_traits(self._text_replies.with_examples(as_text_history(safe), examples))
@@ -449,6 +475,8 @@ class ModelClient:
         mode: Mode,
         form: WireFormat | None = None,
     ) -> Binding:
+        """Return the model with the options and tools of a request, from the cache unless the endpoint's rules are
+        being tested."""
         # Rules that the endpoint may still refuse are not cached.
         if attempt.is_changed:
             return self._bind(phase, settings, form, attempt.rules, mode=mode)
@@ -458,6 +486,7 @@ class ModelClient:
     def _bind(
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode
     ) -> Binding:
+        """Build the model with the options, the tools and the response format of a request, by the endpoint's rules."""
         options = with_options(settings, self.options)
         for name in rules.left_out:
             options.pop(name, None)
@@ -483,7 +512,10 @@ class ModelClient:
         return bound
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
-        """Return the tools to send and the value of `tool_choice`; None as the choice leaves it to the model."""
+        """Return the tools to send, and the value of `tool_choice`; None leaves the choice to the model.
+
+        A tool that the endpoint cannot require by name is offered alone, with a choice that requires any call.
+        """
         schemas = self._offered.under(rules)
         if phase == "answer":
             return schemas, choice_of(self.model, "none") if rules.choice_none else None
@@ -497,7 +529,10 @@ class ModelClient:
         return alone, choice_of(self.model, ANY_TOOL)
 
     def _possible_choice(self) -> str | None:
-        """Return the tool choice under the provider's alias; None without one, or if its tool is not offered."""
+        """Return the configured tool choice under the provider's alias.
+
+        None if there is none, or its tool is not offered.
+        """
         choice = self._tool_choice
         if choice is None or choice == ANY_TOOL:
             return choice
@@ -505,6 +540,7 @@ class ModelClient:
 
 
 def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:
+    """Return a message whose calls have names mapped by `rename`; the same object if none changes."""
     names = [rename(call["name"]) for call in message.tool_calls]
     if names == [call["name"] for call in message.tool_calls]:
         return message

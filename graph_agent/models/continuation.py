@@ -73,16 +73,17 @@ async def ask_until_whole(
 
 
 def with_earlier_blocks(earlier: AIMessage, last: AIMessage) -> AIMessage:
-    """Return the last part of a paused turn, preceded by the content blocks of the earlier part that are not text.
+    """Prepend the content blocks of the earlier part of a paused turn, except for its text, to the last part.
 
-    The same object if there are none.
+    Returns `last` itself if the earlier part has only text.
     """
     kept = [block for block in _blocks(earlier.content) if isinstance(block, dict) and block.get("type") != "text"]
     return last.model_copy(update={"content": [*kept, *_blocks(last.content)]}) if kept else last
 
 
 def joined_turn(first: AIMessage, second: AIMessage) -> AIMessage:
-    """Return two parts of one turn as one message: both contents, the id of the first, all else from the second."""
+    """Join two parts of one turn to one message: both contents, the id of the first, everything else from the
+    second."""
     if isinstance(first.content, str) and isinstance(second.content, str):
         content: Any = first.content + second.content
     else:
@@ -92,6 +93,7 @@ def joined_turn(first: AIMessage, second: AIMessage) -> AIMessage:
 
 
 def _blocks(content: str | list[Any]) -> list[Any]:
+    """Return a message's content as a list of content blocks; empty for an empty text."""
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if content else []

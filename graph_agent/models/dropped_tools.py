@@ -18,7 +18,7 @@ from langchain_core.messages.ai import UsageMetadata
 _WORD = re.compile(r"[\w'’]{1,16}|[^\w\s]+(?=\s|\Z)")
 """A piece of text that no common tokenizer joins with the next one."""
 _CHARS_PER_TOKEN = 4
-"""Characters per token, for servers that estimate their counts."""
+"""Characters per token, for servers that only estimate their token counts."""
 _MESSAGE, _ALL_TOOLS, _TOOL, _ARGUMENT = 1, 12, 5, 2
 """Fewest tokens, beyond their words, of a message, of the section of tools, of each tool and of each argument."""
 _CUT_TO = 1024

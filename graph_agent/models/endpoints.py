@@ -18,7 +18,9 @@ from graph_agent.base.errors import ConfigError
 NO_KEY = "not-needed"
 """Key sent to a server that needs none, because clients require some text."""
 _SECRET = SECRET_HEADERS | {"api-key", "x-goog-api-key", "x-auth-token"}
+"""Names of headers, in lower case, whose values are secrets."""
 _SHORT = re.compile(r"(?P<model>[^@\s].*?)@(?P<url>(?:https?://|\$\{).*)")
+"""Matches the short form `provider:name@http://…`."""
 
 
 class ModelEndpoint(BaseModel):
@@ -63,7 +65,8 @@ class ModelEndpoint(BaseModel):
     def address(self) -> str | None:
         """Return the base URL with environment variables replaced; None for the provider's own address.
 
-        Raises `ConfigError` if a variable is not set or the URL is not an http or https address.
+        Raises:
+            ConfigError: A variable is not set, or the URL is not an http or https address.
         """
         if self.base_url is None:
             return None
@@ -75,17 +78,20 @@ class ModelEndpoint(BaseModel):
         return url
 
     def sent_headers(self) -> dict[str, str]:
-        """Return the headers with environment variables replaced; raise `ConfigError` if one is not set.
+        """Return the headers of each request, with environment variables replaced; empty by default.
 
-        Empty by default.
+        Raises:
+            ConfigError: A variable is not set.
         """
         return {name: self._expanded(value) for name, value in self.headers.items()}
 
     def key(self) -> str | None:
-        """Return the server's key. None means that the client reads the provider's own environment variable.
+        """Return the server's key; None lets the client read the provider's own environment variable.
 
-        For a `base_url` without `api_key_env` this is the placeholder `NO_KEY`. Raises `ConfigError` if the variable
-        named by `api_key_env` is not set.
+        For a `base_url` without `api_key_env`, this is the placeholder `NO_KEY`.
+
+        Raises:
+            ConfigError: The variable named by `api_key_env` is not set.
         """
         if self.api_key_env is None:
             return None if self.base_url is None else NO_KEY
@@ -97,6 +103,7 @@ class ModelEndpoint(BaseModel):
         return key
 
     def _expanded(self, text: str) -> str:
+        """Replace `${NAME}` and `${NAME:-default}` in a text; raise `ConfigError` if a variable is not set."""
         try:
             return expand(text)
         except ValueError as error:
@@ -115,7 +122,11 @@ def _check_address(url: str) -> None:
 
 
 def read_endpoint(given: Any) -> ModelEndpoint:
-    """Return the endpoint in a mapping from a file; raise `ValueError` with one sentence for each invalid field."""
+    """Validate the mapping of an endpoint in a file.
+
+    Raises:
+        ValueError: A field is invalid; the text has one sentence for each.
+    """
     try:
         return ModelEndpoint.model_validate(given)
     except ValidationError as error:
@@ -124,9 +135,10 @@ def read_endpoint(given: Any) -> ModelEndpoint:
 
 
 def endpoint_in(name: str) -> ModelEndpoint | None:
-    """Return the endpoint in the short form `provider:name@http://…`; None for a name without an address.
+    """Parse the short form `provider:name@http://…` of an endpoint; None for a name without an address.
 
-    Raises `ConfigError` if the address is not valid.
+    Raises:
+        ConfigError: The address is not valid.
     """
     found = _SHORT.fullmatch(name.strip())
     if found is None:

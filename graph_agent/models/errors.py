@@ -62,6 +62,7 @@ _TRANSIENT_CLASSES = frozenset(
         "TransportError",
     }
 )
+"""Names of exception classes, of any provider's client, after which the same request may succeed later."""
 # Subclasses of connection errors that a retry cannot fix.
 _PERMANENT_CLASSES = frozenset(
     {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
@@ -85,6 +86,7 @@ _UNREACHABLE_CLASSES = frozenset(
         "gaierror",
     }
 )
+"""Names of exception classes that mean that no server answered at the address."""
 
 
 def classify_model_error(exc: BaseException) -> ModelErrorKind:
@@ -127,7 +129,10 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 
 
 def window_in_error(exc: BaseException) -> int | None:
-    """Return the context window in tokens that a `context_overflow` error names; None without one."""
+    """Return the context window in tokens that the text of a `context_overflow` error states.
+
+    None for errors of other kinds, and if the text has no such number.
+    """
     return window_of(failure_text(exc)) if classify_model_error(exc) == "context_overflow" else None
 
 
@@ -144,7 +149,7 @@ def is_loading(exc: BaseException) -> bool:
 
 
 def is_unreachable(exc: BaseException) -> bool:
-    """Whether the connection failed because no server answered at the address."""
+    """Whether the connection failed because no server answered at the model's address."""
     return bool(class_names(exc) & _UNREACHABLE_CLASSES) and classify_model_error(exc) == "transient"
 
 
@@ -154,7 +159,7 @@ def forbids_retry(exc: BaseException) -> bool:
 
 
 def hint_of(exc: BaseException) -> str:
-    """Return advice for the developer about a transient or content-filter error; empty for other kinds."""
+    """Return advice for the developer about a transient error or a content filter; an empty text for other kinds."""
     kind = classify_model_error(exc)
     if kind == "content_filter":
         return "Another model, or other settings of the provider's filter, may accept the request."
@@ -192,10 +197,13 @@ def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODEL
 
 
 def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
-    """Return one sentence for the user with the error's cause, the provider's words and the fix; secrets are masked.
+    """Describe a model error for the user in one sentence: the cause, the provider's text and the fix.
 
-    A `HookError` returns its own text. With `public`, e.g. for the stored state of a session, the provider's words are
-    left out.
+    Secrets are masked.
+
+    Args:
+        exc: The error; a `HookError` gives its own text.
+        public: Whether to leave out the provider's text, e.g. for the stored state of a session.
     """
     if isinstance(exc, HookError):
         return str(exc)
@@ -205,6 +213,7 @@ def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
 
 
 def _sentence_of(exc: BaseException) -> tuple[str, str]:
+    """Return the cause and the fix of a model error, as two clauses."""
     kind = classify_model_error(exc)
     if kind == "transient" and is_unreachable(exc):
         return UNREACHABLE
@@ -223,9 +232,11 @@ def _duration(seconds: float) -> str:
 
 
 def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
-    """Return the provider's HTTP status and message for use inside a sentence; secrets are masked.
+    """Return the HTTP status and the provider's message, for use inside a sentence. Secrets are masked.
 
-    With `public`, an error raised by the model yields only its status, or an empty text without a status.
+    Args:
+        exc: The error.
+        public: Whether to return only the status of an error that a model raised; empty if it has no status.
     """
     if public and is_raised_by_model(exc) and not _OWN_CLASSES & class_names(exc):
         return f"HTTP {status}" if (status := status_of(exc)) is not None else ""
@@ -233,7 +244,7 @@ def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
 
 
 def public_exception_text(error: BaseException) -> str:
-    """Return `exception_text(error)`; for an exception raised by a model, a text without the provider's words."""
+    """Return the text of an exception for the stored history, without the provider's text if a model raised it."""
     # Hooks and tools run within other code of the package's models, too.
     if not is_raised_by_model(error, within=_MODELS[1:]) or _OWN_CLASSES & class_names(error):
         return exception_text(error)
@@ -241,6 +252,8 @@ def public_exception_text(error: BaseException) -> str:
 
 
 def _brief(exc: BaseException) -> str:
+    """Return the HTTP status, the provider's message in at most 300 characters, and the address if no server
+    answered."""
     status = status_of(exc)
     message = excerpt(" ".join(provider_message(exc).split()).rstrip("."), _SHOWN_CHARS)
     details = [f"HTTP {status}"] if status is not None else []

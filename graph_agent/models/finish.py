@@ -24,10 +24,13 @@ It is set if the text may contain a call, or if the provider always sends a fini
 """
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
+"""Text for the user in place of a reply that the provider's filter withheld."""
 REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
 """End of the warning event of a reply that refuses."""
 LONGER = "A larger max_output_tokens allows a longer one."
+"""Advice for the developer after an answer was cut off at the maximum length."""
 CUT_OFF = "The model's provider stopped the answer here because of its content."
+"""Text after an answer that the provider's content filter ended."""
 
 _CALL_MARK = re.compile(r"[{\[<]")
 _KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason"})
@@ -35,6 +38,7 @@ _KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason
 
 
 def _repeated(*reasons: str) -> re.Pattern[str]:
+    """Return a pattern of finish reasons, which also matches a reason that is written several times in a row."""
     # A reason in two chunks of a stream occurs twice, because LangChain concatenates strings of chunks.
     return re.compile(f"(?:{'|'.join(reasons)})+")
 
@@ -57,6 +61,7 @@ _REASONS: dict[CutOff, re.Pattern[str]] = {
         "malformed_(?:function_call|response)|missing_thought_signature|escalation",
     ),
 }
+"""Cause of a cut-off → pattern of the finish reasons that state it, in lower case with underscores."""
 _DISCARDED = _repeated(
     "malformed_(?:function_call|tool_use|model_output|response)|unexpected_tool_call|missing_thought_signature"
 )
@@ -74,9 +79,9 @@ _ONLY_COMPLETE = {"google_genai": re.compile("(?:stop|finish_reason_unspecified)
 
 
 def cut_off(reply: AIMessage) -> CutOff | None:
-    """Return the cause of a cut-off reply; None if the reply is complete or its end is unknown.
+    """Return why a reply was cut off; None if it is complete, or if its end is not known.
 
-    A reply is also cut off (`interrupted`) if the arguments of a call end inside a value, whatever its finish reason.
+    A reply whose call has arguments that end inside a value counts as `interrupted`, whatever its finish reason.
     """
     for reason in _reasons(reply.response_metadata):
         if (kind := _kind_of(reason, str(reply.response_metadata.get("model_provider")))) is not None:
@@ -90,6 +95,12 @@ def cut_off(reply: AIMessage) -> CutOff | None:
 
 @lru_cache(maxsize=256)
 def _kind_of(reason: str, provider: str) -> CutOff | None:
+    """Return the cause of a cut-off that a finish reason states; None for a complete reply.
+
+    Args:
+        reason: The finish reason, in lower case with underscores.
+        provider: LangChain's `model_provider`; some providers document which reasons are complete.
+    """
     for kind, pattern in _REASONS.items():
         if pattern.fullmatch(reason):
             return kind
@@ -99,7 +110,7 @@ def _kind_of(reason: str, provider: str) -> CutOff | None:
 
 
 def is_paused(reply: AIMessage) -> bool:
-    """Whether the provider paused the turn. It continues the turn if the reply is sent back unchanged."""
+    """Whether the provider paused the turn; it continues if the reply is sent back unchanged."""
     return any(reason == "pause_turn" for reason in _reasons(reply.response_metadata))
 
 
@@ -111,7 +122,7 @@ def has_discarded_call(reply: AIMessage) -> bool:
 
 
 def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> str:
-    """Return the cause of a cut-off reply as a clause that follows "was cut off", e.g. "by the provider (error)".
+    """Return why a reply was cut off, as a clause that follows "was cut off", e.g. "by the provider (error)".
 
     Args:
         cut: The result of `cut_off`.
@@ -142,10 +153,10 @@ def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = Non
 
 
 def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:
-    """Set `INCOMPLETE` or `UNENDED` in the metadata of a reply that seems to have lost its end.
+    """Mark a streamed reply that seems to have lost its end: set `INCOMPLETE` or `UNENDED` in its metadata.
 
-    LangChain closes the JSON of streamed arguments, so the reply itself does not show it. Returns the same object if
-    there is nothing to mark.
+    LangChain closes the JSON of streamed arguments, so the reply itself does not show the loss. Returns the same object
+    if there is nothing to mark.
 
     Args:
         reply: The complete reply.
@@ -165,15 +176,16 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: boo
 
 
 def answer_cut_off(answer: AIMessage) -> CutOff | None:
-    """Return the cause of a cut-off answer, which has no calls; None if it is complete or its end is unknown.
+    """Return why an answer, which has no calls, was cut off; None if it is complete or its end is not known.
 
-    Streams of OpenAI's and Anthropic's APIs always send a finish reason; one without it was interrupted.
+    Streams of OpenAI's and Anthropic's APIs always send a finish reason, so one without it was interrupted.
     """
     lost = answer.response_metadata.get(UNENDED) and _ends_with_reason(answer)
     return cut_off(answer) or ("interrupted" if lost else None)
 
 
 def _ends_with_reason(reply: AIMessage) -> bool:
+    """Whether the provider's streams always send a finish reason."""
     return reply.response_metadata.get("model_provider") in {"anthropic", "openai"}
 
 
@@ -191,10 +203,13 @@ def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff |
 
 
 def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
-    """Return the text for the user if the reply is a refusal by the model or a content filter; None if it is not.
+    """Return the text for the user if the model or a content filter refused; None if the reply is no refusal.
 
-    This is the provider's text if there is one. Otherwise it is a fixed sentence, after the reply's text if the user
-    has seen that (`visible`).
+    The provider's own text is used if there is one. Otherwise it is a fixed sentence.
+
+    Args:
+        reply: The reply.
+        visible: Whether the user has seen the reply's text, which then precedes the sentence.
     """
     if text := _refusal_of(reply):
         return text
@@ -234,11 +249,13 @@ def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _is_reason(key: str) -> bool:
+    """Whether a key of `response_metadata` is that of the finish reason, in any spelling."""
     return key.replace("_", "").casefold() in _KEYS
 
 
 @lru_cache(maxsize=256)
 def _plain(reason: str) -> str:
+    """Return a finish reason in lower case with underscores, without the name of an enum class."""
     # Some clients give the name of an enum member, such as FinishReason.MAX_TOKENS.
     return reason.rpartition(".")[2].casefold().replace("-", "_").replace(" ", "_")
 

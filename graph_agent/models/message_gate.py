@@ -16,7 +16,7 @@ from langchain_core.outputs import LLMResult
 from graph_agent.base._compat import MakeGate, StreamMessagesHandler, emit_message, queue_of
 
 Entry = tuple[Any, ...]
-"""An entry of LangGraph's stream: namespace, stream mode, and a pair of message (or protocol event) and metadata."""
+"""One entry of LangGraph's stream: namespace, stream mode, and a pair of message (or protocol event) and metadata."""
 
 
 class MessageGate:
@@ -41,7 +41,7 @@ class MessageGate:
         self._sent_ids: set[str | None] = set()
 
     def __call__(self, entry: Entry) -> None:
-        """Send an entry if its text may be shown already; otherwise hold it back."""
+        """Send an entry at once if its text may be shown already; otherwise hold it back."""
         # Most entries may be shown at once, and are not queued.
         text = _text_of(entry)
         if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
@@ -53,20 +53,24 @@ class MessageGate:
         self._release()
 
     def show(self, begin: int, end: int) -> None:
-        """Release the text from index `begin` to `end` of the reply; `end` must not decrease."""
+        """Release the text from index `begin` to `end` of the reply.
+
+        Text before `begin` is dropped; `end` must not decrease.
+        """
         self._begin, self._end = begin, end
         if self._waiting:
             self._release()
 
     def close(self) -> None:
-        """End the reply: send waiting entries without text, drop text after the visible end."""
+        """End the reply: send waiting entries that have no text, and drop text after the visible end."""
         while self._waiting:
             self._deliver(*self._waiting.popleft())
 
     def drop(self) -> None:
-        """Drop all waiting entries and reset the gate for another reply.
+        """Drop all waiting entries, and reset the gate for another reply.
 
-        Removes from `seen` the ids of the messages of which no entry was sent yet.
+        The ids of messages of which nothing was sent are removed from `seen`, so that LangGraph emits their
+        replacement.
         """
         for entry, _ in self._waiting:
             if (id_ := _id_of(entry)) is not None and id_ not in self._sent_ids:
@@ -75,6 +79,7 @@ class MessageGate:
         self._at = self._begin = self._end = 0
 
     def _release(self) -> None:
+        """Send waiting entries as far as their text may be shown; an entry is split if only a part of it may."""
         while self._waiting and self._end > self._begin:
             entry, text = self._waiting[0]
             available = self._end - self._at
@@ -88,6 +93,10 @@ class MessageGate:
             self._deliver(*self._waiting.popleft())
 
     def _deliver(self, entry: Entry, text: str) -> None:
+        """Send the visible part of an entry, and advance the position.
+
+        An entry of which nothing is visible is dropped.
+        """
         start = self._at
         if text:
             shown = text[max(0, self._begin - start) : max(0, self._end - start)]
@@ -110,6 +119,7 @@ def message_text(message: BaseMessage) -> str:
 
 
 def _text_of(entry: Entry) -> str:
+    """Return the text that an entry adds to the reply; empty for an entry without text."""
     payload = entry[2][0]
     # Its class is checked without `isinstance`, which pydantic makes slow for a base class.
     if type(payload) is not dict:
@@ -128,12 +138,14 @@ def _finished_text(entry: Entry) -> str | None:
 
 
 def _id_of(entry: Entry) -> str | None:
+    """Return the message id of an entry; None if it has none."""
     payload = entry[2][0]
     found = payload.get("id") if type(payload) is dict else payload.id
     return found if isinstance(found, str) else None
 
 
 def _with_text(entry: Entry, text: str) -> Entry:
+    """Return a copy of an entry with another text."""
     namespace, mode, (payload, metadata) = entry
     if not isinstance(payload, BaseMessage):
         key = "delta" if "delta" in payload else "content"
@@ -148,7 +160,7 @@ def _with_text(entry: Entry, text: str) -> Entry:
 
 
 class MessageStream:
-    """Writes one model call to LangGraph's message stream; create it on the running event loop.
+    """Writes the tokens of one model call to LangGraph's message stream. Create it on the running event loop.
 
     Args:
         handler: LangGraph's callback handler of the stream; it is copied.
@@ -194,7 +206,7 @@ class MessageStream:
 
 
 class _LoopSender:
-    """Puts the entries of one model call into LangGraph's queue through the running event loop, in order.
+    """Puts stream entries into LangGraph's queue through the running event loop, in order.
 
     LangGraph itself would also wake the loop through a socket for each entry, which only other threads need.
     """

@@ -71,7 +71,7 @@ class BoundModel:
 
 
 def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
-    """Return both clients unchanged."""
+    """Return both clients unchanged: the `ModelWrapper` of an agent without middleware."""
     return client, planner
 
 
@@ -134,9 +134,15 @@ class ModelPool:
             check_provider_tools(provider_tools, models, ToolSchemas.of(schemas).names, config.tool_calling)
 
     async def chain(self, settings: LoopConfig) -> list[BoundModel]:
-        """Return the distinct models of a run: the selected one, then the fallbacks in order. Builds those not cached.
+        """Return the models of a run: the selected one, then the fallbacks in order, each once.
 
-        Raises `ConfigError`, with the name of the setting, if one cannot be built.
+        Builds those that are not cached.
+
+        Args:
+            settings: The run's settings, with `model` and `fallback_models`.
+
+        Raises:
+            ConfigError: A model cannot be built; the text has the name of the setting.
         """
         found = [await self.ready(settings.model or self.own, "model", settings)]
         found += [await self.ready(given, "fallback_models", settings) for given in settings.fallback_models]
@@ -175,6 +181,10 @@ class ModelPool:
         return ProviderToolClient(model, self._schemas, self._provider_tools, endpoint=endpoint)
 
     def _build(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
+        """Build a model with its client and planner, wrapped in middleware.
+
+        Raise `ConfigError`, with the field, if that fails.
+        """
         try:
             found = given if given is self.own else self.resolve(given)
         except ConfigError as error:
@@ -200,7 +210,11 @@ class ModelPool:
 
 
 def require_chat_model(given: Any) -> BaseChatModel:
-    """Return `given` if it is a chat model; raise `ConfigError` otherwise, e.g. for a name, which needs a resolver."""
+    """Return `given` if it is a chat model: the resolver of an agent that was built without one for names.
+
+    Raises:
+        ConfigError: It is anything else, such as a name.
+    """
     if isinstance(given, BaseChatModel):
         return given
     raise ConfigError(
@@ -210,6 +224,7 @@ def require_chat_model(given: Any) -> BaseChatModel:
 
 
 def _key(given: Any, settings: LoopConfig) -> object:
+    """Return the cache key of a model: its name or its `id()`, with the settings' `model_rules` if there are any."""
     # Chat models are not hashable.
     key = given if isinstance(given, str) else id(given)
     return (key, repr(settings.model_rules)) if settings.model_rules else key

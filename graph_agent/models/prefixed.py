@@ -42,6 +42,7 @@ class PrefixedChatModel(BaseChatModel):
     recover: Callable[[Exception], ModelCall | None]
     """Receives the error of a model that failed before its first token; returns another model's call or None."""
     prefix: str
+    """The fixed beginning of the message."""
     settings: LoopConfig
     """The retries before the model's first token, and the time limits of each attempt."""
     hides_calls: bool = False
@@ -153,10 +154,11 @@ class PrefixedChatModel(BaseChatModel):
                     return
 
     def _limits(self, model_call: ModelCall) -> LoopConfig:
+        """Return the settings for one attempt; without time limits if the model applies its own."""
         return self.settings.model_copy(update=_NO_LIMITS) if model_call.bounded else self.settings
 
     def _recover(self, error: Exception) -> ModelCall | None:
-        """Return another model's call after an error; without one, set `failure` and return None."""
+        """Return the call of another model after an error; if there is none, set `failure` and return None."""
         model_call = self.recover(error)
         self.failure = error if model_call is None else None
         return model_call

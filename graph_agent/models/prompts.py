@@ -60,15 +60,16 @@ class PromptTemplate:
         self._template: Template = _environment().from_string(text)
 
     def render(self, **values: Any) -> str:
-        """Return the text for these values of the variables, without surrounding white space.
+        """Fill in the variables, and return the text without surrounding white space.
 
-        Raises Jinja's `UndefinedError` if the value of a used variable is missing.
+        Raises:
+            UndefinedError: The value of a used variable is missing (Jinja's error).
         """
         return self._template.render(**values).strip()
 
 
 class Prompts:
-    """The prompts of one agent: those of this package, some of them replaced.
+    """The prompts of one agent: those of this package, or templates that the agent gives in their place.
 
     Args:
         overrides: Name of a prompt → template that replaces it; None to replace none.
@@ -96,19 +97,26 @@ class Prompts:
         }
 
     def render(self, prompt: str, **values: Any) -> str:
-        """Return the text of a prompt, given a value for each of its variables in `VARIABLES`."""
+        """Return the text of a prompt.
+
+        Args:
+            prompt: Name of the prompt, a key of `VARIABLES`.
+            values: A value for each variable of the prompt.
+        """
         return self._templates[prompt].render(**values)
 
     def texts(self) -> dict[str, str]:
-        """Return name of a prompt → its template."""
+        """Return name → template of all prompts, before variables are filled in."""
         return {name: template.text for name, template in self._templates.items()}
 
 
 def read_prompt_file(path: Path) -> str:
-    """Return the template in a prompt's YAML file, whose only key is `template`.
+    """Read the template in a prompt's YAML file, whose only key is `template`.
 
-    Records the file as one that the agent's tools must not change. Raises `ConfigError` if it cannot be read or has
-    another form.
+    Also registers the file as one that the agent's own tools must not change.
+
+    Raises:
+        ConfigError: The file cannot be read or has another form.
     """
     record_file(path, "a prompt of this agent")
     try:
@@ -121,6 +129,10 @@ def read_prompt_file(path: Path) -> str:
 
 
 def _parse(text: str, where: str) -> str:
+    """Return the template in the text of a prompt's YAML file.
+
+    Raise `ConfigError`, which begins with `where`, if invalid.
+    """
     content = parse_yaml(text, where)
     if not isinstance(content, dict) or not isinstance(content.get("template"), str):
         raise ConfigError(f"{where}: a prompt file has one key, 'template', with the text below it.")
@@ -132,12 +144,14 @@ def _parse(text: str, where: str) -> str:
 
 @cache
 def _shipped(name: str) -> PromptTemplate:
+    """Return the prompt of this package with a name."""
     file = resources.files("graph_agent.models") / "prompt_texts" / f"{name}.yaml"
     return PromptTemplate(_parse(file.read_text(encoding="utf-8"), file.name), VARIABLES[name], file.name)
 
 
 @cache
 def _environment() -> Environment:
+    """Return the Jinja environment in which prompts are rendered: sandboxed, and strict about missing variables."""
     # Sandboxed: a prompt may come from an untrusted file.
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     # The default filter escapes for HTML, which a model would read literally.

@@ -37,10 +37,10 @@ _RESULTS = {
 
 
 class ProviderToolClient(ModelClient):
-    """A client whose requests also offer tools that the provider runs, as far as the model's endpoint has them.
+    """A `ModelClient` whose requests also offer tools that the provider runs, as far as the model's endpoint has them.
 
-    Each call of such a tool is recorded as a `provider_call` event. A request that fails after one is not sent again,
-    because the call may have changed something; the event of a call without a result has the status `unknown`.
+    Each call of such a tool is recorded as a `provider_call` event. A request that fails after such a call is not sent
+    again, because the call may have changed something; the event of a call without a result has the status `unknown`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ProviderToolClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
-        """Send one request and return the reply, as `ModelClient.ask` does.
+        """Send one request and return the reply, like `ModelClient.ask`, whose arguments it has.
 
         Nothing is sent again after the provider has begun to run a tool.
         """
@@ -80,21 +80,29 @@ class ProviderToolClient(ModelClient):
     async def _ask(
         self, bound: Binding, rendered: Sequence[BaseMessage], settings: LoopConfig, **options: Any
     ) -> AIMessage:
-        """Send a rendered request, and record the calls of the provider's tools in its reply, however it ends."""
+        """Send a rendered request, and record the calls of the provider's tools in the reply, also if it breaks off."""
         with self._guarded(options["watch"]):
             return self._recorded(await super()._ask(bound, rendered, settings, **options))
 
     async def answer_after(
         self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, **options: Any
     ) -> tuple[AIMessage, Exception | None]:
-        """Request an answer that follows a fixed sentence, and record the calls of the provider's tools in it."""
+        """Request an answer that follows a fixed sentence, like `ModelClient.answer_after`.
+
+        Record calls of the provider's tools.
+        """
         with self._guarded(options["watch"]):
             message, failure = await super().answer_after(sentence, request, settings, **options)
             return self._recorded(message), failure
 
     @contextmanager
     def _guarded(self, watch: StreamWatch) -> Iterator[None]:
-        """Record the calls of a reply that breaks off in the block, and let nothing be sent again after one."""
+        """Watch the replies inside the `with` block for calls of the provider's tools, after which nothing is sent
+        again.
+
+        If the block raises, the calls so far are recorded; if they cannot be seen, a warning states that a tool may
+        have run.
+        """
         guard = _CallGuard(watch, is_hidden=self.hides_calls)
         token = var_child_runnable_config.set(merge_configs(ensure_config(), {"callbacks": [guard]}))
         try:
@@ -109,7 +117,8 @@ class ProviderToolClient(ModelClient):
             var_child_runnable_config.reset(token)
 
     def _recorded(self, reply: AIMessage) -> AIMessage:
-        """Record the calls of a reply, and return the reply with what they cost and the citations."""
+        """Record the calls in a reply as events, and return the reply with their number and its citations in the
+        metadata."""
         calls = provider_calls(reply)
         _record(calls)
         metadata: dict[str, Any] = {}
@@ -128,6 +137,8 @@ class ProviderToolClient(ModelClient):
     def _bind(
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode
     ) -> Binding:
+        """Build the model of a request like `ModelClient._bind`, and ask OpenAI to include the results of its tools in
+        the reply."""
         bound = super()._bind(phase, settings, form, rules, mode=mode)
         wanted = [_RESULTS[tool.name] for tool in self._provided if tool.api == "openai" and tool.name in _RESULTS]
         model: Any = bound.runnable
@@ -137,18 +148,21 @@ class ProviderToolClient(ModelClient):
         return bound._replace(options={**bound.options, "include": [*dict.fromkeys([*given, *wanted])]})
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
-        """Return the tools to send, the provider's last, and the tool choice; an answer may use the provider's."""
+        """Return the tools to send, those of the provider last, and the tool choice.
+
+        They are offered for answers, too.
+        """
         schemas, choice = super()._offer(phase, rules) if self.schemas else ([], None)
         return [*schemas, *(dict(tool.definition) for tool in self._provided)], choice
 
 
 class _CallGuard(AsyncCallbackHandler):
-    """Sees whether the provider runs a tool in a request, and keeps the pieces of the reply with such calls.
+    """Callback that notices when the provider runs a tool, and collects the pieces of the reply with such calls.
 
     Args:
-        watch: The watch of the reply. From the first call on it is committed, and that of the request which continues a
-            paused turn, so that neither request is repeated.
-        is_hidden: Whether any piece of the reply may follow the start of a call, see `ModelClient.hides_calls`.
+        watch: The watch of the reply. From the first call on, it forbids sending the request again, as does the watch
+            of a request that continues a paused turn.
+        is_hidden: Whether a call may have begun before any piece of the reply shows it; see `ModelClient.hides_calls`.
     """
 
     run_inline = True
@@ -190,7 +204,7 @@ def _record(calls: Sequence[ProviderCall]) -> None:
 
 
 def _counted(calls: Sequence[ProviderCall]) -> Mapping[str, int]:
-    """Return how many calls of each tool the provider charges: those that did not fail."""
+    """Return tool name → number of calls that the provider charges, i.e. that did not fail."""
     counted: dict[str, int] = {}
     for call in calls:
         if call["status"] != "error":

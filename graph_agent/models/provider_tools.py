@@ -20,10 +20,13 @@ from graph_agent.models.wire.rules import ProviderApi, WireRules
 _OPENAI = re.compile(
     r"(web_search)(?:_preview)?(?:_\d{4}_\d\d_\d\d)?|file_search|code_interpreter|image_generation|mcp"
 )
+"""Types of tools that OpenAI's Responses API runs; the group is the name without a version."""
 _ANTHROPIC = re.compile(r"(web_search|web_fetch|code_execution)_\d{8}|mcp_toolset|(tool_search)_tool_\w+_\d{8}")
+"""Types of tools that Anthropic's Messages API runs."""
 _GEMINI = frozenset(
     {"google_search", "google_search_retrieval", "google_maps", "code_execution", "url_context", "file_search"}
 )
+"""Names of tools that Gemini's API runs."""
 _OF_CALLER = re.compile(
     r"(?:bash|text_editor|computer|memory)_\d{8}|computer_use_preview|computer_use|local_shell|shell|apply_patch|custom"
 )
@@ -37,25 +40,27 @@ _NAMES: dict[ProviderApi, str] = {
 
 @dataclass(frozen=True)
 class ProviderTool:
-    """A tool that the provider runs."""
+    """A tool that the model's provider runs inside a request, such as a web search."""
 
     name: str
     """Name of the tool, without the version in its type; for an MCP server of OpenAI's API, its label."""
     api: ProviderApi
-    """The API that has it."""
+    """The kind of API that runs it."""
     definition: Mapping[str, Any]
-    """What a request has in `tools`, unchanged."""
+    """The entry that a request has in `tools`, unchanged."""
 
 
 def read_provider_tools(given: object, where: str) -> list[ProviderTool]:
-    """Return the provider's tools in one item of `tools`; empty for anything else, such as a tool of the agent.
+    """Return the tools of a provider that one item of an agent's `tools` names.
+
+    Empty for anything else, such as an own tool.
 
     Args:
-        given: A dict in the form of a provider's API, or a `Tool` of `google.genai`, which may hold several.
-        where: What was given, such as `tools[2]`, for errors.
+        given: A dict in the form of a provider's API, or a `Tool` of `google.genai`, which may contain several.
+        where: Text that names the item, such as `tools[2]`, for errors.
 
     Raises:
-        ConfigError: The tool is one that the caller has to run, or asks for approval.
+        ConfigError: The caller would have to run the tool, or it asks for approval.
     """
     if type(given).__module__.startswith("google.genai") and isinstance(given, BaseModel):
         given = given.model_dump(exclude_none=True)
@@ -95,7 +100,13 @@ _NO_APPROVAL = (
 
 
 def split_tools(given: object) -> tuple[object, tuple[ProviderTool, ...]]:
-    """Return `tools` without the provider's tools, and these; the same object if it has none."""
+    """Separate the provider's tools from the agent's own in the argument `tools`.
+
+    Returns:
+        The other items, and the provider's tools, each once. If there are none, the given object itself, or a list of
+            an
+        iterator's items.
+    """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping) or hasattr(given, "tools_by_name"):
         return given, ()
     found: list[ProviderTool] = []
@@ -117,16 +128,16 @@ def check_provider_tools(
     own_names: Iterable[str],
     tool_calling: str,
 ) -> None:
-    """Check that a model of the agent has each tool, and that no tool of the agent has its name.
+    """Check that each tool is offered to at least one model of the agent, and that no tool of the agent has its name.
 
     Args:
         tools: The provider's tools.
-        models: Name, chat model and rules of each configured model, the agent's own first.
+        models: Name, chat model and endpoint rules of each configured model, the agent's own first.
         own_names: Names of the agent's own tools and delegates.
-        tool_calling: The setting `tool_calling`.
+        tool_calling: The setting `tool_calling`, which must be `auto` or `native`.
 
     Raises:
-        ConfigError: A tool does not fit.
+        ConfigError: A tool does not fit, or a model does not accept it together with tools of the agent.
     """
     if tool_calling not in ("auto", "native"):
         raise ConfigError(
@@ -148,7 +159,7 @@ def check_provider_tools(
 
 
 def is_offered(tool: ProviderTool, model: BaseChatModel, rules: WireRules) -> bool:
-    """Whether a model's endpoint has a tool, and its client sends it there."""
+    """Whether a model's endpoint runs a tool, and the model's client can send it there."""
     if tool.api not in rules.provider_tools:
         return False
     is_client = tool.api == "openai" and hasattr(model, "_use_responses_api")
@@ -156,7 +167,7 @@ def is_offered(tool: ProviderTool, model: BaseChatModel, rules: WireRules) -> bo
 
 
 def _refusal(tool: ProviderTool, name: str, model: BaseChatModel, rules: WireRules) -> str:
-    """Return why a model has no such tool, with the fix."""
+    """Return the text of the error for a tool that a model does not have, with the fix."""
     if tool.api in rules.provider_tools:
         return (
             f"The tool {tool.name!r} needs the Responses API, and the client of {name} is set to chat completions; "
@@ -171,7 +182,15 @@ def _refusal(tool: ProviderTool, name: str, model: BaseChatModel, rules: WireRul
 
 
 def check_approvals(tools: Sequence[ProviderTool], rules: Iterable[object]) -> None:
-    """Raise `ConfigError` if a rule of `approve` names one of the provider's tools, as a name or a pattern."""
+    """Check that no approval rule selects a tool that the provider runs, because its calls cannot wait.
+
+    Args:
+        tools: The provider's tools.
+        rules: The rules of `approve`; only names and patterns are compared.
+
+    Raises:
+        ConfigError: A rule selects such a tool.
+    """
     from fnmatch import fnmatchcase
 
     for tool in tools:

@@ -62,6 +62,7 @@ _OTHER_NAMES = {
     "upstage": "solar",
     "xai": "grok",
 }
+"""Provider → other spellings of its name that users write, without punctuation."""
 _COMPATIBLE = {
     "cerebras": "https://api.cerebras.ai/v1",
     "dashscope": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
@@ -98,14 +99,17 @@ _MODELS = {
 
 
 def provider_of_model(name: str) -> str:
-    """Guess the provider of a model from the family at the beginning of its name; `openai` if unknown."""
+    """Guess the provider of a model from the family at the beginning of its name.
+
+    `openai` if the family is not known.
+    """
     return _MODELS.get(re.split(r"[-_.:/\d]", name.strip().lower(), maxsplit=1)[0], "openai")
 
 
 def unknown_provider(provider: str, name: str) -> str:
-    """Return the error text for an unknown provider, with the provider probably meant and its package.
+    """Return the text of the error for an unknown provider, with the provider that was probably meant.
 
-    For a server with OpenAI's API, the text has the base URL to use.
+    For a server that has OpenAI's API, the text has the base URL to use.
 
     Args:
         provider: The given provider.

@@ -14,17 +14,21 @@ from graph_agent.models.sanitize import with_text
 
 
 class EndedReply(NamedTuple):
-    """A reply cut before the part that the model invented, and the length of that part in characters; 0 if none."""
+    """A reply without the part that the model invented after it, and the number of removed characters (0 if none)."""
 
     message: AIMessage
     invented: int = 0
 
 
 def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
-    """Return the reply cut at an index of its text; None as the index leaves it whole.
+    """Cut a reply at an index of its text.
 
-    If the removed part is an invented result or turn, the kept part is complete, so finish reasons that report a
-    cut-off are removed from its metadata.
+    If the removed part is an invented tool result or turn, the kept part is complete, so finish reasons that report a
+    cut-off are removed from the metadata.
+
+    Args:
+        reply: The reply.
+        end: The index; None to keep the whole reply.
     """
     text = reply.text
     if end is None:
@@ -37,7 +41,7 @@ def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
 
 
 def ended_prose(reply: AIMessage, begin: int = 0, *, turns: bool, markup: bool) -> EndedReply:
-    """Cut a reply at the first invented turn, or at the markup of a call, after an index.
+    """Cut a reply at the first tool result or turn that the model invented, or at the markup of a call.
 
     Args:
         reply: The reply.
@@ -70,7 +74,7 @@ _LEAST_TIMES, _LEAST_CHARS = 6, 300
 
 
 class Repetition(NamedTuple):
-    """A text that a reply repeats to its end, and how often."""
+    """A text that a reply repeats to its end, and the number of repetitions."""
 
     text: str
     times: int
@@ -79,8 +83,8 @@ class Repetition(NamedTuple):
 def repetition_at_end(text: str) -> Repetition | None:
     """Return the shortest text that a reply repeats to its end; None if there is none.
 
-    The repetition must occur at least 6 times and fill at least 300 of the last 6,000 characters. Meant for replies cut
-    off at the maximum length: a complete list, table or song may also repeat itself. Takes linear time.
+    It must occur at least 6 times and fill at least 300 of the last 6,000 characters. Use it for replies that were cut
+    off at the maximum length: a complete list, table or song may repeat itself, too. Takes linear time.
     """
     tail = text[-_TAIL:].rstrip()[::-1]
     # The failure function of Knuth, Morris and Pratt gives the period of each beginning of the reversed text.
@@ -104,7 +108,9 @@ def repetition_warning(repetition: Repetition) -> str:
 
 
 REPEATED = "A higher temperature, a repetition penalty or another model avoids it."
+"""Advice for the developer about an answer that repeats itself."""
 
 
 def _reports_cut_off(key: str, value: Any) -> bool:
+    """Whether an entry of `response_metadata` states that the reply was cut off."""
     return key == UNENDED or cut_off(AIMessage("", response_metadata={key: value})) is not None

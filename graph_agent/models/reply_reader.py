@@ -14,10 +14,13 @@ from graph_agent.models.wire.usage import UsageSoFar
 
 
 class ReplyReader:
-    """Corrects the chunks of one streamed reply in place: assigns fragments to calls, converts usage, sanitizes text.
+    """Corrects the chunks of one streamed reply in place, so that LangChain joins them to the right reply.
 
-    Create one object per reply. With `sums_usage`, each chunk reports only its own usage, which LangChain adds up
-    correctly; otherwise each reports the usage so far, and is changed to the difference.
+    It assigns fragments to calls, converts reported usage, and sanitizes text. Create one object for each reply.
+
+    Args:
+        sums_usage: Whether each chunk reports only its own usage, which LangChain adds up correctly. If False, each
+            chunk reports the usage so far, and is changed to the difference.
     """
 
     def __init__(self, *, sums_usage: bool = False) -> None:
@@ -38,7 +41,7 @@ class ReplyReader:
         self._sanitize(message)
 
     def receive_event(self, event: Any) -> None:
-        """Record call fragments of an event of `stream_events(version="v3")`; ignored once `receive` was called."""
+        """Read the call fragments in an event of `stream_events(version="v3")`. Ignored once `receive` was called."""
         if self._by_chunk or not isinstance(event, dict):
             return
         block = event.get("content") or event.get("delta") or {}
@@ -49,10 +52,10 @@ class ReplyReader:
             self.calls.add(tool_call_chunk(name=None, args=block.get("args"), id=None, index=index))
 
     def read(self, reply: AIMessage) -> AIMessage:
-        """Return the complete reply with exactly the calls that were sent, or with all of them as invalid calls.
+        """Return the complete reply with exactly the calls that were streamed.
 
-        They are invalid if the fragments cannot be assigned with certainty. Calls with blank arguments become valid
-        ones.
+        If fragments cannot be assigned to calls with certainty, all calls become invalid ones. Calls with blank
+        arguments become valid ones.
         """
         if self.calls:
             reply = judged(reply, self.calls, is_cut_off=cut_off(reply) is not None)

@@ -28,6 +28,7 @@ ModelSpec = BaseChatModel | str | ModelEndpoint | Sequence[BaseChatModel | str |
 
 _OPENAI_URL = "https://api.openai.com/v1"
 _GPT = re.compile(r"gpt-(\d{1,3})(?:\.(\d{1,3}))?(?![\d.])")
+"""Matches the version in the name of a GPT model."""
 _NEEDS_RESPONSES = (5, 6)
 """First GPT version (major, minor) whose tools OpenAI accepts only in the Responses API."""
 
@@ -82,6 +83,7 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
 
 
 def _from_endpoint(endpoint: ModelEndpoint) -> BaseChatModel:
+    """Build the chat model of an endpoint; raise `ConfigError` for a name without a provider or without a model."""
     spec = endpoint.model
     provider, colon, name = (part.strip() for part in spec.partition(":"))
     if not colon:
@@ -97,6 +99,7 @@ def _from_endpoint(endpoint: ModelEndpoint) -> BaseChatModel:
 
 
 def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
+    """Build the chat model for OpenAI's API; raise `ConfigError` if no key or an invalid address is set."""
     base_url, key = endpoint.address(), endpoint.key()
     if key is None and not os.environ.get("OPENAI_API_KEY", "").strip():
         raise ConfigError(
@@ -124,10 +127,13 @@ def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
 
 
 def needs_responses(name: str, base_url: str | None) -> bool:
-    """Whether OpenAI accepts a model's tools only in the Responses API, by the model's name.
+    """Whether OpenAI accepts the tools of a model only in the Responses API.
 
-    This holds from `gpt-5.6` on: these models reason by default, and chat completions refuse tools with reasoning.
-    False for a `base_url` of another host; None means OpenAI's own.
+    So from `gpt-5.6` on: these models reason by default, and chat completions refuse tools together with reasoning.
+
+    Args:
+        name: The model's name.
+        base_url: Address of the server; False is returned for another host. None for OpenAI's own.
     """
     found = _GPT.match(name.strip().lower())
     if found is None or (base_url is not None and urlsplit(base_url).hostname != urlsplit(_OPENAI_URL).hostname):
@@ -136,6 +142,12 @@ def needs_responses(name: str, base_url: str | None) -> bool:
 
 
 def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
+    """Build the chat model of another provider by LangChain's `init_chat_model`.
+
+    Raises:
+        ConfigError: The provider is unknown, its package is missing, its constructor failed, or its class ignores the
+            endpoint's address or headers.
+    """
     spec = endpoint.model
     base_url, headers, key = endpoint.address(), endpoint.sent_headers(), endpoint.key()
     with needs_extra(f"The model {spec!r}", "langchain"):
@@ -184,6 +196,7 @@ _INSTEAD = "name a factory 'module:factory' that builds the model, or 'openai:NA
 
 
 def _headers_option(provider: str, headers: dict[str, str]) -> dict[str, Any]:
+    """Return the constructor's argument by which a provider's class takes headers; empty without headers."""
     if not headers:
         return {}
     if provider == "ollama":
@@ -192,19 +205,22 @@ def _headers_option(provider: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 _TIMEOUT_S = 3.0
+"""Seconds that one request of a test of an endpoint may take."""
 _REFUSED = {401: "auth", 403: "permission"}
+"""HTTP status of a refused key → state of the endpoint."""
 
 
 async def endpoint_state(model: Any) -> tuple[str, str]:
-    """Test whether a model's endpoint answers and accepts its key; return the state, and a remark about its model list.
+    """Test whether a model's endpoint answers and accepts its key. Never raises; each request may take 3 s.
 
-    Requests the endpoint's model list. If that fails, an empty completion request is sent, which a working endpoint
-    refuses with an error of its own; some servers have no model list, or a broken one. Raises nothing; each request has
-    3 s.
+    The endpoint's list of models is requested. If that fails, an empty completion request is sent, which a working
+    endpoint refuses with an error of its own, because some servers have no list, or a broken one.
+
+    Args:
+        model: The chat model; one without an OpenAI client is `ok`, because nothing can be tested.
 
     Returns:
-        The state `ok`, `auth`, `permission` or `unreachable`, and the remark, empty without one. A model without an
-        OpenAI client is `ok`, because nothing can be tested.
+        The state `ok`, `auth`, `permission` or `unreachable`, and a remark about a broken list of models, else empty.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):
@@ -261,10 +277,10 @@ _WINDOWS = (
 
 
 async def served_window(model: Any) -> int | None:
-    """Return the context window in tokens that a model's server reports; None if it reports none.
+    """Ask a model's server for its context window in tokens; None if it reports none.
 
-    Reads `/v1/models`, then llama.cpp's `/props` and LM Studio's `/api/v0/models`; errors are ignored. None also for a
-    model without an OpenAI client.
+    Reads `/v1/models`, llama.cpp's `/props` and LM Studio's `/api/v0/models`, in this order; errors are ignored. None
+    also for a model without an OpenAI client.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):
@@ -284,7 +300,9 @@ async def served_window(model: Any) -> int | None:
 
 
 def window_in_listing(page: Any, name: str) -> int | None:
-    """Return the context window in a list of models or a server's properties; None if there is none.
+    """Return the context window in tokens that a server's list of models, or its properties, state.
+
+    None if there is none.
 
     Args:
         page: The decoded JSON.
@@ -301,6 +319,7 @@ def window_in_listing(page: Any, name: str) -> int | None:
 
 
 def _window_of(entry: dict[str, Any]) -> int | None:
+    """Return the context window in one entry of a list of models; None if it has no known field."""
     parts = [entry, entry.get("meta"), entry.get("default_generation_settings")]
     return next(
         (

@@ -68,10 +68,11 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 class TokenRelay(AsyncCallbackManagerForLLMRun):
-    """LangChain's callback manager for one unobserved request: passes tokens to time limit, watch and streams.
+    """Passes the tokens of one request directly to time limit, watch and streams, in place of LangChain's callback
+    dispatch.
 
-    It calls these receivers directly, instead of dispatching each token to callback handlers. Tokens without a chunk,
-    which a non-streaming model may report, and all other events are dispatched by LangChain.
+    It is LangChain's callback manager of the request. Tokens without a chunk, which a model that does not stream may
+    report, and all other events are dispatched by LangChain.
 
     Args:
         manager: The manager whose tags, metadata and parent run this one takes over.
@@ -149,7 +150,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
 
 
 class UnobservedModel(NamedTuple):
-    """A model and the receivers of a request that no callback handler but the run's message streams observes."""
+    """How to send a request without LangChain's callbacks: only the run's message streams observe it."""
 
     model: BaseChatModel
     manager: AsyncCallbackManager
@@ -163,8 +164,8 @@ def unobserved_model(
 ) -> UnobservedModel | None:
     """Return how to send a request without LangChain's callbacks; None if the callbacks are needed.
 
-    They are needed if any handler other than the message stream observes the call, if `runnable` is not a plain chat
-    model, or if its `ainvoke` or similar entry points are overridden, e.g. patched by a tracer.
+    They are needed if another handler than the message stream observes the call, if `runnable` is no plain chat model,
+    or if its `ainvoke` or a similar method is overridden, e.g. patched by a tracer.
 
     Args:
         runnable: The model, or anything that wraps one.
@@ -324,7 +325,10 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """Time limit, telemetry and chunk reader of one attempt; `begin` resets it for the next one."""
+    """Time limit, telemetry and chunk reader of the attempts of one request.
+
+    `begin` resets them for the next attempt.
+    """
 
     def __init__(
         self,
@@ -376,7 +380,7 @@ class _Attempt(TokenTimeout):
         self._reader_of(run_id).receive_event(event)
 
     def _reader_of(self, run_id: UUID | None) -> ReplyReader:
-        """Return the chunk reader for a run. A model may call another one, whose chunks also arrive here."""
+        """Return the chunk reader of a LangChain run. A model may call another one, whose chunks arrive here, too."""
         if (reader := self._readers.get(run_id)) is None:
             reader = self._readers[run_id] = ReplyReader(sums_usage=self._sums_usage)
         return reader
@@ -387,18 +391,17 @@ class _Attempt(TokenTimeout):
         return {each.id for each in self._request}
 
     def with_free_id(self, reply: M) -> M:
-        """Return the reply under a new id if a message of the request has its id; otherwise the same object.
+        """Return the reply with a new id if a message of the request has the same one; otherwise the same object.
 
-        A cached reply has the id of its first use. LangGraph's reducer would overwrite that earlier message with it.
+        A reply from a cache has the id of its first use, under which LangGraph's reducer would overwrite that earlier
+        message.
         """
         return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
 
     def read(self, reply: AIMessage) -> AIMessage:
-        """Return the complete reply with exactly the calls that were sent, or with all of them as invalid calls.
+        """Return the complete reply with exactly the calls that were streamed (see `ReplyReader.read`).
 
-        They are invalid if the fragments of streamed calls cannot be assigned with certainty. Calls with blank
-        arguments become valid ones. A reply whose stream ended inside a call, or may have, is marked in its metadata;
-        see `mark_incomplete`.
+        A reply whose stream may have ended inside a call is marked in its metadata; see `mark_incomplete`.
         """
         known = [*self._readers.values()]
         readers = dict.fromkeys(known if self._reader is None else [self._reader, *known])
@@ -473,7 +476,7 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
 
 
 class _StreamedAttempt(StreamTap, _Attempt):
-    """An attempt whose reply is streamed even if no reader wants the tokens."""
+    """An `_Attempt` whose presence makes LangChain stream the reply, even if no reader wants the tokens."""
 
 
 def _observed(
@@ -556,9 +559,9 @@ class Meter(BaseCallbackHandler):
 
 @contextlib.contextmanager
 def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[contextvars.Context]:
-    """Yield a context for user code that calls models, e.g. middleware.
+    """Yield a context in which user code, such as middleware, may call models.
 
-    Each reply in this context is passed to `on_reply`, and its tokens stay out of the run's message stream.
+    Each reply of such a model is passed to `on_reply`, and its tokens stay out of the run's message stream.
     """
     config = merge_configs(ensure_config(), QUIET, {"callbacks": [Meter(on_reply)]})
     with set_config_context(config) as context:
@@ -567,10 +570,15 @@ def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[context
 
 
 async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callable[[AIMessage], None]) -> Any:
-    """Run user code that may call models, and return its result; pass each model reply to `on_reply`.
+    """Run user code that may call models, and return its result. Exceptions of the code are raised.
 
-    A coroutine function runs in a task; any other function runs in a thread, because it may block, and an awaitable
-    that it returns is awaited. Raises what the function raises.
+    A coroutine function runs in a task. Any other function runs in a thread, because it may block; an awaitable that it
+    returns is awaited.
+
+    Args:
+        method: The function.
+        args: Its arguments.
+        on_reply: Receives each reply of a model that the code calls.
     """
     with side_call_context(on_reply) as context:
         if inspect.iscoroutinefunction(method):

@@ -22,9 +22,9 @@ CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
 
 
 def sanitized(message: M) -> M:
-    """Return a message whose content has no characters without a UTF-8 form; the same object if it has none.
+    """Return a message whose content has only characters that UTF-8 can encode; the same object if nothing changes.
 
-    Content that is nested too deeply to check is left unchanged.
+    Null characters are removed, too. Content that is nested too deeply to check is left unchanged.
     """
     content = message.content
     if isinstance(content, str):
@@ -47,9 +47,9 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class ChunkSanitizer:
-    """Sanitizes the chunks of one streamed reply in place, so that the reader receives the same text as is stored.
+    """Sanitizes the chunks of one streamed reply in place, so that readers receive the same text as is stored.
 
-    Surrogate halves of one character that arrive in two chunks are joined. One object serves one reply.
+    Surrogate halves of one character that arrive in two chunks are joined. Create one object for each reply.
     """
 
     def __init__(self) -> None:
@@ -73,6 +73,10 @@ class ChunkSanitizer:
                 piece["args"] = self._joined(piece["index"], arguments)
 
     def _joined(self, key: Any, text: str) -> str:
+        """Return the sanitized text of a chunk.
+
+        A half character at its end waits for the next chunk with the same key.
+        """
         half = self._halves.pop(key, "") if self._halves else ""
         if not half and text.isascii():
             return clean(text)
@@ -91,7 +95,7 @@ def _clean_fields(fields: Any) -> None:
 
 
 class SafeMessages(list[AnyMessage]):
-    """Sanitized messages with their traits, so that a long history is not examined again for each request."""
+    """A list of sanitized messages with their traits, so that a long history is not examined again for each request."""
 
     def __init__(self, messages: Iterable[AnyMessage] = (), *, traits: int = Traits.NONE) -> None:
         super().__init__(messages)
@@ -110,7 +114,7 @@ class SafeMessages(list[AnyMessage]):
 
 
 def with_traits(messages: Sequence[Any]) -> SafeMessages:
-    """Return sanitized messages as `SafeMessages`; the same object if they are."""
+    """Return messages, which must be sanitized, as `SafeMessages`; the same object if they already are."""
     if isinstance(messages, SafeMessages):
         return messages
     read = SafeMessages()
@@ -120,7 +124,7 @@ def with_traits(messages: Sequence[Any]) -> SafeMessages:
 
 
 def sanitized_all(messages: Sequence[AnyMessage]) -> SafeMessages:
-    """Sanitize the messages of a request; the same object if they are `SafeMessages`."""
+    """Sanitize the messages of a request, and return them as `SafeMessages`; the same object if they already are."""
     if isinstance(messages, SafeMessages):
         return messages
     return with_traits([sanitized(message) for message in messages])
@@ -134,9 +138,10 @@ def is_text_only(messages: Sequence[BaseMessage]) -> bool:
 
 
 def with_text(message: AIMessage, text: str) -> AIMessage:
-    """Return a message with another text and its other content blocks; the same object if the text is equal.
+    """Return a message with another text; content blocks of other kinds stay. The same object if the text is equal.
 
-    A text that is a part of the old one keeps the text blocks it lies in; any other is one new block at the end.
+    If the text is a part of the old one, its blocks are kept and cut; any other text is one new block at the end.
+    Citations keep their places where these are known.
     """
     old, content = message.text, message.content
     if old == text:
@@ -153,13 +158,14 @@ def with_text(message: AIMessage, text: str) -> AIMessage:
 
 
 def cited_metadata(message: AIMessage, text: str) -> dict[str, Any]:
-    """Return the response metadata with the citations of a message, with their places in another text; empty without
-    any.
+    """Return the `response_metadata` entry with a message's citations, moved to their places in another text.
+
+    Empty if none.
 
     Args:
         message: The message, whose citations have places in its text.
-        text: A part of that text, which has only the citations of this part, or a text that holds it or its part
-            without white space around it; of any other text, the places of citations are unknown and left out.
+        text: The other text. Of a part of the message's text, citations outside of the part are dropped. In a text that
+            contains the message's text, places are shifted. For any other text, the places are left out.
     """
     if not (cited := message.response_metadata.get(CITATIONS)):
         return {}
@@ -172,7 +178,13 @@ def cited_metadata(message: AIMessage, text: str) -> dict[str, Any]:
 
 
 def _moved(citation: Citation, shift: int | None, length: int) -> Citation | None:
-    """Return a citation whose place is shifted within a text of a length; None if the place is outside."""
+    """Return a citation whose place is shifted; None if the place then lies outside of the text.
+
+    Args:
+        citation: The citation; returned unchanged if it has no place.
+        shift: Characters to add to its place; None removes the place.
+        length: Length of the text.
+    """
     if "start" not in citation:
         return citation
     moved: Any = {name: value for name, value in citation.items() if name not in ("start", "end")}
@@ -200,7 +212,10 @@ def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
 
 
 def without_calls(reply: AIMessage) -> AIMessage:
-    """Return a reply without its calls in any form, so that it can end a history; the same object if it has none."""
+    """Return a reply without its calls, in any form, so that a history may end with it.
+
+    The same object if it has none.
+    """
     if not reply.tool_calls and not reply.invalid_tool_calls:
         return reply
     bare = without_call_blocks(reply)
@@ -214,7 +229,7 @@ def without_calls(reply: AIMessage) -> AIMessage:
 
 
 def without_call_blocks(reply: AIMessage) -> AIMessage:
-    """Return a reply with its calls in `tool_calls` only: provider-specific copies of the calls are removed."""
+    """Return a copy of a reply whose calls are only in `tool_calls`; copies in content and extra fields are removed."""
     content = reply.content
     if isinstance(content, list):
         content = [block for block in content if not (isinstance(block, dict) and block.get("type") in CALL_BLOCKS)]
@@ -223,9 +238,10 @@ def without_call_blocks(reply: AIMessage) -> AIMessage:
 
 
 class ToolAliases:
-    """Maps tool names to aliases that providers accept, and back.
+    """Maps tool names to aliases that every provider accepts (letters, digits, `_` and `-`), and back.
 
-    Raises `ConfigError` if a name is empty or occurs twice, or if two names have the same alias.
+    Raises:
+        ConfigError: A name is empty or occurs twice, or two names have the same alias.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -246,13 +262,16 @@ class ToolAliases:
             self._name_by_alias[alias] = name
 
     def to_alias(self, name: str) -> str:
-        """Return a tool's alias; of an unknown tool, the alias it would have.
+        """Return the alias of a tool; of an unknown one, the alias that it would have.
 
-        A history may name tools that are no longer offered; a provider would refuse an invalid name there too.
+        A history may name tools that are no longer offered, and a provider would refuse an invalid name there, too.
         """
         return self._alias_by_name.get(name) or alias_of(name)
 
     def to_name(self, alias: str) -> str:
-        """Return the tool's own name for an alias, even a slightly damaged one; other names are returned unchanged."""
+        """Return the tool's own name for an alias, also for a slightly damaged one.
+
+        Other names are returned unchanged.
+        """
         # No alias is another tool's own name, so the lookup needs no precedence.
         return self._name_by_alias.get(known_name(alias, self._name_by_alias.keys()), alias)

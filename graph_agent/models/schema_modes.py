@@ -28,6 +28,7 @@ ABOUT_SCHEMAS = re.compile(
     r"|grammar",
     re.IGNORECASE,
 )
+"""Matches the text of an error that concerns a reply schema."""
 
 _KEPT = (
     frozenset({"title", "description", "type", "enum", "const", "pattern"})
@@ -53,9 +54,9 @@ WireFormat = dict[str, Any]
 
 
 class SchemaMode:
-    """Decides whether and in which form one model is sent a JSON schema, and remembers refused forms.
+    """Decides whether, and in which form, a JSON schema is sent to one model, and remembers refused forms.
 
-    A schema is sent in OpenAI's strict form if it has one, after a refusal unchanged, after another refusal not at all.
+    A schema is sent in OpenAI's strict form if it has one; after a refusal unchanged; after another refusal not at all.
     """
 
     def __init__(self, model: BaseChatModel) -> None:
@@ -86,18 +87,19 @@ class SchemaMode:
         return not with_tools and self.is_openai and not rules.is_known and not uses_responses_api(self._model, {})
 
     def is_sent_for_plans(self, setting: StructuredOutput, rules: WireRules) -> bool:
-        """Whether the JSON schema of structured plans is sent; never to an endpoint that requires OpenAI's strict form.
+        """Whether the JSON schema of structured plans is sent to the provider.
 
-        Unless the setting is `schema`, only clients of OpenAI's API get it.
+        Never to an endpoint that requires OpenAI's strict form. Unless the setting is `schema`, only to models whose
+        client has OpenAI's API.
         """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self.is_openai or setting == "schema")
 
     def is_sent_for_calls(self, setting: StructuredOutput, rules: WireRules) -> bool:
-        """Whether the JSON schema of calls in text is sent; never to an endpoint that requires OpenAI's strict form.
+        """Whether the JSON schema of replies with calls in text is sent to the provider.
 
-        Unless the setting is `schema`, only servers that may be local get it: hosted providers refuse alternatives at
-        the root of a schema.
+        Never to an endpoint that requires OpenAI's strict form. Unless the setting is `schema`, only to servers that
+        may be local: hosted providers refuse alternatives at the root of a schema.
         """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self.makes_grammar(rules) or setting == "schema")
@@ -107,7 +109,10 @@ class SchemaMode:
         return self.is_openai and rules.provider in _LOCAL and not rules.strict_schema
 
     def form(self, schema: dict[str, Any], rules: WireRules) -> WireFormat | None:
-        """Return the response format that sends a schema; None if the provider has refused every form."""
+        """Return the `response_format` that sends a schema, in the best form not refused yet.
+
+        None if every form was refused.
+        """
         remaining = self._remaining(schema)
         return next((form for form in remaining if form["json_schema"]["strict"] or not rules.strict_schema), None)
 
@@ -121,7 +126,15 @@ class SchemaMode:
         return schema_options(self._model, form, given) or {}
 
     def refused(self, schema: dict[str, Any], form: WireFormat, error: Exception) -> bool:
-        """Whether an error refuses the form of a schema; the form is then not used again, which is logged."""
+        """Whether an error refuses the form in which a schema was sent.
+
+        If so, the form is not used again, which is logged.
+
+        Args:
+            schema: The schema.
+            form: The form that was sent.
+            error: The error of the request.
+        """
         if classify_model_error(error) not in ("other", "tools_rejected") or not ABOUT_SCHEMAS.search(
             failure_text(error)
         ):
@@ -135,6 +148,10 @@ class SchemaMode:
         return True
 
     def _remaining(self, schema: dict[str, Any]) -> list[WireFormat]:
+        """Return the forms of a schema that were not refused yet, best first.
+
+        A cached list, which `refused` changes.
+        """
         return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
     def _build_forms(self, schema: dict[str, Any]) -> list[WireFormat]:
@@ -144,7 +161,7 @@ class SchemaMode:
 
 
 def reply_form(schema: dict[str, Any], name: str = "reply") -> WireFormat:
-    """Return the response format that sends a schema under a name, not in strict form."""
+    """Return a `response_format` with a schema, not in strict form."""
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
 
 
@@ -153,7 +170,10 @@ def _form(schema: dict[str, Any], *, strict: bool) -> WireFormat:
 
 
 def reply_of_length_error(error: Exception) -> AIMessage | None:
-    """Return the cut-off reply inside OpenAI's `LengthFinishReasonError`, with its usage; None for any other error."""
+    """Return the cut-off reply that OpenAI's `LengthFinishReasonError` contains, with its usage.
+
+    None for any other error.
+    """
     completion = getattr(error, "completion", None)
     choices = getattr(completion, "choices", None)
     if type(error).__name__ != "LengthFinishReasonError" or not choices:
@@ -171,7 +191,7 @@ def reply_of_length_error(error: Exception) -> AIMessage | None:
 
 
 class _NotStrictError(Exception):
-    """The schema has no strict form."""
+    """Raised if a schema has no strict form."""
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -193,6 +213,7 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _strict(node: Any) -> dict[str, Any]:
+    """Return the strict form of a part of a schema; raise `_NotStrictError` if it has none."""
     if not isinstance(node, dict) or _NOT_STRICT & node.keys():
         raise _NotStrictError
     if "$ref" in node:
@@ -216,6 +237,7 @@ def _strict(node: Any) -> dict[str, Any]:
 
 
 def _strict_object(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords of an object's strict form; raise `_NotStrictError` if the object allows arbitrary keys."""
     fields: dict[str, Any] = node.get("properties", {})
     if node.get("additionalProperties") not in (None, False) or (not fields and "additionalProperties" not in node):
         # The object allows arbitrary keys.
@@ -231,6 +253,7 @@ def _strict_object(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may_be_empty(field: Any) -> bool:
+    """Whether an optional field can be required instead, because it allows a default, null or an empty list."""
     if not isinstance(field, dict):
         return False
     if "default" in field or _is(field, "null") or (_is(field, "array") and not field.get("minItems")):
@@ -239,5 +262,6 @@ def _may_be_empty(field: Any) -> bool:
 
 
 def _is(node: dict[str, Any], kind: str) -> bool:
+    """Whether a schema's `type` is, or includes, a kind."""
     types = node.get("type")
     return types == kind or (isinstance(types, list) and kind in types)

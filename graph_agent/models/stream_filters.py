@@ -66,9 +66,9 @@ _LONGEST_OPENING = 200
 
 
 def is_sentinel(text: str) -> bool:
-    """Whether a text is exactly the sentinel.
+    """Whether a text is only the sentinel, `No more actions.` or a variant of it.
 
-    Ignores case, white space, quotes, other surrounding punctuation, and preceding reasoning in `<think>`.
+    Case, white space, quotes, other surrounding punctuation, and preceding reasoning in `<think>` are ignored.
     """
     return _WHOLE.fullmatch(after_reasoning(text).strip()[: _LONGEST + 1]) is not None
 
@@ -79,7 +79,7 @@ def is_blank(text: str) -> bool:
 
 
 def has_no_answer(text: str) -> bool:
-    """Whether a text has no answer: blank, the sentinel, or only copies of the framework's notices and results."""
+    """Whether a text has no answer: it is blank, the sentinel, or only repeats notices and results of this package."""
     return is_blank(text[_echo_length(text) :]) or is_sentinel(text)
 
 
@@ -225,7 +225,7 @@ def _may_be_tag(text: str) -> bool:
 
 
 class SentinelFilter:
-    """Shows each part of a reply as soon as it cannot be the sentinel."""
+    """Shows each part of a reply as soon as it cannot be the sentinel; implements `Visibility`."""
 
     def __init__(self) -> None:
         self._begin: int | None = None
@@ -302,9 +302,12 @@ class LeadingCallFilter(CallFilter):
 
 
 class AnswerFilter(SentinelFilter):
-    """Shows an answer without the sentinel, unless it begins with a possible call or plan after `<think>` reasoning.
+    """Shows an answer without the sentinel. A reply that begins with a possible call or plan is withheld completely.
 
-    Such a reply is withheld completely. `prefix` is a fixed beginning of the reply, e.g. a notice, and is always shown.
+    Reasoning in `<think>` may precede the call.
+
+    Args:
+        prefix: Fixed beginning of the reply, e.g. a notice, which is always shown.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -353,7 +356,7 @@ class TurnFilter:
 
 
 class MarkupFilter(TurnFilter):
-    """Shows a reply without the sentinel, up to the markup of a call."""
+    """Shows a reply, without the sentinel, up to the markup of a call such as `<tool_call>`."""
 
     def __init__(self) -> None:
         super().__init__(SentinelFilter(), turns=False)

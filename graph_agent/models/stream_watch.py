@@ -100,7 +100,7 @@ class TokenTimeout(AsyncCallbackHandler):
                 task.uncancel()
 
     def restart(self) -> None:
-        """Count a token and restart the limit between tokens; may be called from any thread."""
+        """Count a token, and restart the limit between tokens. May be called from any thread."""
         self._tokens += 1
         if self._loop is not None:
             self._since = self._loop.time()
@@ -118,7 +118,7 @@ class TokenTimeout(AsyncCallbackHandler):
         self._paused_at = None
 
     async def suspended(self, work: Awaitable[None]) -> None:
-        """Await work of a reply's reader, such as the wait for a slow one; it counts for no limit."""
+        """Await work of a reply's reader, such as a slow write; its time counts for no limit."""
         self.pause()
         try:
             await work
@@ -405,12 +405,12 @@ class StreamWatch(AsyncCallbackHandler):
         return self.replaced
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """Show the rest of a complete reply, after the filter has withheld its end. Does nothing without a filter.
+        """Show the rest of a complete reply whose end the filter has withheld. Does nothing without a filter.
 
         Args:
             reply: The complete text as received.
-            shown: The part of it that is for the reader; None if it is not to be shown, e.g. because it holds only
-                calls. Chunks that still wait in the message stream are then dropped.
+            shown: The part of it that is for the reader; None if nothing more may be shown, e.g. because the reply has
+                only calls. Chunks that still wait in the message stream are then dropped.
             id_: Id of the message; used only by `ReplyForwarder`.
         """
         if self._visibility is None:
@@ -487,7 +487,7 @@ class ReplyForwarder(StreamWatch):
 
 
 class StreamForwarder(StreamTap, ReplyForwarder):
-    """Makes the model stream and forwards each token; several times cheaper than the graph's own stream."""
+    """A `ReplyForwarder` whose presence makes the model stream; several times cheaper than the graph's own stream."""
 
 
 _REASONING_NODES = ("plan", "model", "finalize")

@@ -24,9 +24,9 @@ _NO_STREAM = ("No generation chunks were returned", "No generations found in str
 
 
 class StreamTap:
-    """Marks a callback handler whose presence makes LangChain stream a model's reply, even for `ainvoke`.
+    """Makes LangChain stream a model's reply, even for `ainvoke`, if a callback handler of the call has this class.
 
-    LangChain looks for these two methods on the handlers of a call.
+    LangChain looks for these two methods on the handlers.
     """
 
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
@@ -54,7 +54,8 @@ def _is_in_process(cls: type) -> bool:
 
 
 def may_refuse_stream(model: object, options: Mapping[str, Any], error: Exception) -> bool:
-    """Whether `error` may come from a server that ignored streaming and sent a whole reply, which has no chunk.
+    """Whether an error may mean that the server ignored streaming and sent a whole reply, in which LangChain found no
+    chunk.
 
     Always False for a model that is not streamed by `streams_always`.
     """
@@ -74,5 +75,8 @@ def remember_unstreamed(model: object) -> None:
 
 
 def without_refused_stream(model: M) -> M:
-    """Return `unstreamed(model)` if `remember_unstreamed` was called for it, otherwise the same object."""
+    """Return a copy that does not stream if `remember_unstreamed` was called for this model.
+
+    Otherwise the same object.
+    """
     return unstreamed(model) if _TAKES_NO_STREAM in getattr(model, "__dict__", ()) else model

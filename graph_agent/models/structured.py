@@ -34,6 +34,7 @@ from graph_agent.models.wire.toolbox_schema import plan_schema
 logger = get_logger(__name__)
 
 PlanMethod = Literal["schema", "tool", "text"]
+"""How a plan is requested: `schema` by a reply schema, `tool` by a required call, `text` by the prompt alone."""
 
 _TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
 _ABOUT_CHOICES = re.compile(r"tool[_ ]?choice|toolchoice", re.IGNORECASE)
@@ -41,10 +42,10 @@ _KEPT_SCHEMAS = 8
 
 
 class StructuredPlanner:
-    """Requests structured plans from a chat model, by the best method it accepts: schema, tool or plain text.
+    """Requests structured plans (JSON objects with all calls of a wave), by the best method that the model accepts.
 
-    The temperature is 0 unless configured. What the provider refuses (the temperature, a schema, a tool), or a schema
-    that it ignores, is not sent in later requests.
+    The temperature is 0 unless configured. What the provider refuses (the temperature, a schema, a tool) is not sent in
+    later requests, nor is a schema that it ignores.
 
     Args:
         model: The chat model; it is not modified.
@@ -76,7 +77,7 @@ class StructuredPlanner:
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        """Request one plan and return the reply, unparsed; no tokens enter the message stream.
+        """Request one plan and return the reply, unparsed. Its tokens do not enter the message stream.
 
         A plan that was cut off at the length limit is returned, even if the client raises an error for it.
 
@@ -134,6 +135,8 @@ class StructuredPlanner:
         settings: LoopConfig,
         offered: Sequence[dict[str, Any]],
     ) -> Sequence[BaseMessage]:
+        """Convert a sanitized request to the messages that the endpoint accepts, with example plans for a local
+        server."""
         if method == "schema" and offered and self._schema_mode.makes_grammar(rules):
             examples = example_plans(offered, answers=settings.finalize != "compose")
             safe = with_traits(with_examples(safe, examples, note=True))
@@ -143,15 +146,22 @@ class StructuredPlanner:
         return render(safe, rules, alias_of, self.endpoint.source, keeps_provider_calls=keeps)
 
     def _method(self, settings: LoopConfig, rules: WireRules) -> PlanMethod:
+        """Return the best method that the provider has not refused: `schema`, `tool`, then `text`."""
         by_schema = self._schema_mode.is_sent_for_plans(settings.structured_output, rules)
         if by_schema and "schema" not in self._refused:
             return "schema"
         return "tool" if self._takes_tools and "tool" not in self._refused else "text"
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
-        """If the error concerns the temperature or the method, stop using that and return True; else return False.
+        """If an error concerns the temperature or the method, stop using that for later requests.
 
-        `zero_temperature` is whether the request had the default temperature of 0.
+        Args:
+            error: The error of the request.
+            method: The method that was used.
+            zero_temperature: Whether the request had the default temperature of 0.
+
+        Returns:
+            Whether the request should be sent again in the simpler form.
         """
         if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
             simpler = method != "text"
@@ -177,6 +187,7 @@ class StructuredPlanner:
         *,
         zero_temperature: bool,
     ) -> Binding:
+        """Build the model with the options, and the schema or the tool, of a request for a plan."""
         options = with_options(settings, self._options)
         options.pop("stop", None)  # it would cut the plan's JSON; the answer is cut afterwards
         if zero_temperature:

@@ -24,10 +24,11 @@ PromptContent: TypeAlias = str | list[str | dict[Any, Any]]
 def system_prompt_source(
     given: object, state: Callable[[], dict[str, Any]] = dict
 ) -> PromptContent | Callable[[], PromptContent]:
-    """Return the system prompt's content, or a function that returns it for each request.
+    """Validate an agent's system prompt, and return its content, or a function that returns the content for each
+    request.
 
-    That function calls the user's function; it logs an exception of it, and raises `ConfigError`, as it does for a
-    value that is neither text nor a `SystemMessage`.
+    That function calls the user's function. If this raises, or returns neither text nor a `SystemMessage`, it logs the
+    exception and raises `ConfigError`.
 
     Args:
         given: Text, a `SystemMessage`, or a plain function that returns one of them. The function has no required
@@ -68,9 +69,9 @@ def system_prompt_source(
 
 
 def text_of_source(given: object) -> str | None:
-    """Return a system prompt before its variables have values; None for a function that does not have it.
+    """Return the system prompt as text before its variables are filled in; None for a function without a template.
 
-    A function that renders a template has it as its attribute `template`.
+    The template of a function is its attribute `template`, if it has one. Content blocks become JSON.
     """
     content = _content(given)
     if content is None:
@@ -99,6 +100,7 @@ def _content(given: object) -> PromptContent | None:
 
 
 def _needed_parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the parameters of a function that have no default; empty if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -115,12 +117,12 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, plan: bool) -> str:
-    """Return the description of tools for the system prompt; empty without tools.
+    """Return the description of tools for the system prompt; empty if there are no tools.
 
     Args:
         prompts: The agent's prompts, of which `text_tools` is rendered.
         schemas: The tools, in OpenAI's function format.
-        plan: Whether the tools are called in structured plans, rather than in text.
+        plan: Whether the tools are called in structured plans; otherwise in text.
     """
     if not schemas:
         return ""

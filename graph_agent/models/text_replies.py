@@ -76,9 +76,13 @@ class TextReplies:
 
 
 def with_result_marker(stop: object) -> list[str]:
-    """Return the stop sequences in `stop` plus the marker that begins a tool result in text.
+    """Add the marker that begins a tool result in text to the stop sequences of a request.
 
-    The marker ends the reply where the model would invent a result. It is left out if `stop` has 4 sequences already.
+    The marker ends the reply where the model would invent a result. It is left out if there are 4 sequences already,
+    the most that OpenAI's API takes.
+
+    Args:
+        stop: The configured stop sequences: text, a collection, or anything else for none.
     """
     own = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Collection) else []
     return own if len(own) >= _MOST_STOPS or RESULT_MARKER in own else [*own, RESULT_MARKER]
@@ -87,15 +91,18 @@ def with_result_marker(stop: object) -> list[str]:
 def read_by_schema(
     reply: AIMessage, decoder: AnswerDecoder, schema: Mapping[str, Any] | None, stop: Sequence[str]
 ) -> tuple[AIMessage, bool]:
-    """Return a reply of text mode with its answer decoded from JSON, and whether it is an answer.
+    """Decode the answer of a reply in text mode whose schema the provider enforced.
 
-    The text of an answer must not be parsed for calls. An object with an empty `tool_calls` becomes the sentinel.
+    An object with an empty `tool_calls` becomes the sentinel.
 
     Args:
         reply: The complete reply.
-        decoder: The decoder that was given the reply's streamed text; of a reply that was not streamed, a new one.
-        schema: The user's schema of a typed answer, which leaves the text unchanged; None for an answer in prose.
+        decoder: The decoder that received the reply's streamed text; for a reply that was not streamed, a new one.
+        schema: The user's schema of a typed answer, whose text is left unchanged; None for an answer in prose.
         stop: Sequences at which an answer ends.
+
+    Returns:
+        The reply, and whether it is an answer, whose text must not be parsed for calls.
     """
     if schema is not None:
         value = _object(reply.text)
@@ -116,7 +123,7 @@ def read_by_schema(
 
 
 def ignores_schema(reply: AIMessage) -> bool:
-    """Whether a complete reply proves that the server ignored the requested schema: text that is not a JSON object.
+    """Whether a complete reply proves that the server ignored the requested schema: its text is no JSON object.
 
     False for a reply with calls, an empty one, or one that was cut off.
     """
@@ -125,6 +132,7 @@ def ignores_schema(reply: AIMessage) -> bool:
 
 
 def _object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a text is, after reasoning; None for any other text."""
     body = after_reasoning(text).strip()
     if not body.startswith("{"):
         return None

@@ -43,7 +43,7 @@ def alternative(*, fallback: bool, ends: float | None) -> Iterator[None]:
 
 
 def requested_wait_s(error: BaseException, attempt: int) -> float | None:
-    """Return the seconds to wait before the next attempt, as the provider or a loading server requires.
+    """Return the seconds to wait before the next attempt that the provider requests, or that a loading server needs.
 
     None if the error requires no particular wait.
 
@@ -59,9 +59,10 @@ def requested_wait_s(error: BaseException, attempt: int) -> float | None:
 def may_retry(error: BaseException, attempt: int, retries: int) -> bool:
     """Whether to send a failed request to the same model again.
 
-    Only transient errors are retried, `retries` times; while a server loads its model and there is no fallback, for two
-    minutes. There is no retry if the provider forbids it, or if its requested delay ends after the deadline, exceeds
-    all remaining waits together, or exceeds `PATIENCE_S` while a fallback model could answer.
+    Only transient errors are retried, at most `retries` times. While a server loads its model and there is no fallback,
+    the request is repeated for two minutes. There is no retry if the provider forbids it, or if the delay that it
+    requests ends after the deadline, exceeds all remaining waits together, or exceeds `PATIENCE_S` while a fallback
+    model could answer.
 
     Args:
         error: The error of the failed attempt.

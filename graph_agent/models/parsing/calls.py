@@ -69,7 +69,7 @@ _QUOTES = ("`", '"', "'", "“", "«")
 
 
 class Cut(NamedTuple):
-    """A part of the text that is removed from the prose."""
+    """A part of the text that is removed from the prose, because it is a call or its tags."""
 
     start: int
     end: int
@@ -78,9 +78,10 @@ class Cut(NamedTuple):
 
 
 class Scanner:
-    """Parses one text in a single pass from left to right; `run` fills the attributes.
+    """Parses one text in a single pass from left to right. `run` fills the attributes.
 
-    One object serves one `ParsedText`.
+    Args:
+        page: The text, with the known tool names. One scanner serves one text.
     """
 
     def __init__(self, page: ParsedText) -> None:
@@ -166,6 +167,17 @@ class Scanner:
         return turn.end()
 
     def _record(self, start: int, end: int, calls: Sequence[ParsedCall], prose: str = "") -> int:
+        """Record the calls in a region, and cut the region from the prose.
+
+        Args:
+            start: Index at which the region starts.
+            end: Index after it.
+            calls: The calls; empty for markup without a call.
+            prose: Text that replaces the region.
+
+        Returns:
+            The index at which the scan continues.
+        """
         self.unclosed = bool(calls) and start <= self._page.unclosed_at < end
         self.partial = bool(calls) and start <= self._page.partial_at < end
         begin, expected = self._lead
@@ -178,11 +190,13 @@ class Scanner:
         return end
 
     def _with_backticks(self, start: int, end: int) -> tuple[int, int]:
+        """Extend a region by a backtick at each end, if it is inline code."""
         if self._fence is None and self._text.endswith("`", 0, start) and self._text.startswith("`", end):
             return start - 1, end + 1
         return start, end
 
     def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
+        """Record the calls after an opening tag, or the damage if there are none; return where the scan continues."""
         if payload is None:
             start = opener.start()
             if self._begins_line(start) or (_TOKEN.match(opener[0]) and not self._text.endswith(_QUOTES, 0, start)):
@@ -191,18 +205,28 @@ class Scanner:
         return self._record(opener.start(), payload.end, payload.calls)
 
     def _note_damage(self, start: int) -> None:
+        """Record that a call which cannot be parsed begins at an index.
+
+        Only the first such index counts until it is closed.
+        """
         self._called = True
         self._damaged_at = start if self._damaged_at < 0 else self._damaged_at
 
     def _close_damage(self, end: int) -> None:
+        """End the damaged part, if there is one, at an index."""
         if 0 <= self._damaged_at < end:
             self.damage.append(Cut(self._damaged_at, end))
         self._damaged_at = -1
 
     def _begins_line(self, at: int) -> bool:
+        """Whether only white space stands before an index in its line."""
         return not self._text[max(0, at - _LOOK_BACK) : at].rpartition("\n")[2].strip()
 
     def _tag(self, opener: re.Match[str]) -> int:
+        """Parse the calls after an opening tag; a tag that contains another tag is skipped with it.
+
+        Returns where to continue.
+        """
         inner = _OPENER.match(self._text, self._after_space(opener.end()))
         if inner is None or inner.lastgroup not in ("tag", "function"):
             return self._record_payload(opener, read_payload(self._page, opener.end()))
@@ -211,6 +235,7 @@ class Scanner:
         return inner.start()
 
     def _function(self, opener: re.Match[str]) -> int:
+        """Parse the call of a tag that has the tool's name, and return where the scan continues."""
         named = FUNCTION.match(self._text, opener.start())
         if named is None:
             return opener.end()
@@ -218,6 +243,7 @@ class Scanner:
         return self._record_payload(opener, read_function(self._page, name, named.end()))
 
     def _family(self, opener: re.Match[str]) -> int:
+        """Parse the notation of one model family, and return where the scan continues."""
         page, start = self._page, opener.start()
         if (message := HARMONY.match(self._text, start)) is not None:
             return self._harmony(message)
@@ -236,7 +262,10 @@ class Scanner:
         return self._record(start, end, ())
 
     def _harmony(self, message: re.Match[str]) -> int:
-        """Parse a message of gpt-oss: a call, reasoning, or text for the user, of which only the header is cut."""
+        """Parse a message of gpt-oss: a call, reasoning, or text for the user, of which only the header is cut.
+
+        Returns the index at which the scan continues.
+        """
         page, start, end = self._page, message.start(), message.end()
         to = message["to"] or message["before"]
         if to is None and message["channel"] != "analysis":
@@ -257,6 +286,7 @@ class Scanner:
         return self._record(start, after, [ParsedCall(known_name(to, page.tools), arguments)])
 
     def _quoted(self, opener: re.Match[str]) -> int:
+        """Skip reasoning, or a tool result that the model repeats, and return where the scan continues."""
         self._reasoned = True
         mark = opener[0]
         closing = self._page.next(re.compile(re.escape(f"{mark[0]}/{mark[1:]}")), opener.end())
@@ -267,6 +297,7 @@ class Scanner:
         return len(self._text) if self._begins_line(opener.start()) else opener.end()
 
     def _reasoned_end(self, closing: re.Match[str]) -> int:
+        """Handle the end of reasoning that has no beginning: everything before it is discarded, calls included."""
         # The templates of some models open the reasoning in the prompt: all text so far belongs to it.
         if not self._reasoned:
             self._reasoned = True
@@ -279,6 +310,10 @@ class Scanner:
         return closing.end()
 
     def _fence_marks(self, marks: re.Match[str]) -> int:
+        """Open or close a fenced block, skip program code, or parse the calls of a block for calls.
+
+        Returns where to continue.
+        """
         fence = read_fence(self._page, marks)
         if self._fence is not None:
             if not fence.is_as_long_as(self._fence):
@@ -346,6 +381,12 @@ class Scanner:
         return start + 1
 
     def _pythonic(self, start: int, *, trusted: bool) -> int:
+        """Parse a list of calls in Python's notation at an opening bracket, and return where the scan continues.
+
+        Args:
+            start: Index of the bracket.
+            trusted: Whether a call of any name counts, because the list is in a block for calls.
+        """
         page = self._page
         end = page.bracket_end(start)
         if end is None:
@@ -378,24 +419,24 @@ _ANY_OPENER = re.compile(r"[{\[<`~◁]")
 
 
 def parse_tool_calls(text: str, tools: list[str] | None = None) -> list[Call]:
-    """Return the calls in a model's answer, in text order; empty if there are none. Never raises.
+    """Return the calls that a model wrote in the text of an answer, in order; empty if there are none. Never raises.
+
+    Each call has exactly ``id``, ``name`` and ``arguments``; a missing or duplicate id is replaced by a new one.
+    ``NaN``, ``Infinity`` and numbers out of range become non-finite floats; the caller must refuse such a call.
+    Reasoning (``<think>``), blocks of program code, and JSON inside other JSON are ignored. The work is bounded by a
+    multiple of the length; damaged text beyond that is prose.
 
     Args:
         text: The answer, any string.
         tools: The known tool names. A bare JSON object or a bare ``[f(a=1)]`` is a call only if its name is one of
             them; a value in a published tag or in the ``tool_calls`` envelope is a call whatever its name. With None, a
             bare object must have a tool-like name, an object of arguments, and no unexpected keys.
-
-    Each call has exactly ``id``, ``name`` and ``arguments``; a missing or duplicate id is replaced by a new one.
-    ``NaN``, ``Infinity`` and numbers out of range become non-finite floats; the caller must refuse such a call.
-    Reasoning (``<think>``), blocks of program code, and JSON inside other JSON are ignored. The work is bounded by a
-    multiple of the length; damaged text beyond that is prose.
     """
     return split_tool_calls(text, tools)[0]
 
 
 class TextCalls(NamedTuple):
-    """The calls in a text, the remaining prose, and how the text ends."""
+    """The calls in a text, the prose around them, and how the text ends."""
 
     calls: list[Call]
     prose: str
@@ -406,9 +447,9 @@ class TextCalls(NamedTuple):
     end: int | None = None
     """Index of the reply's end, after which the model invents a result or turn; None if it is the text's end."""
     visible: str = ""
-    """The prose without the calls that cannot be parsed."""
+    """The prose without the calls that could not be parsed."""
     damaged: bool = False
-    """Whether the text has a call that cannot be parsed: the markup of a known family, or a damaged envelope."""
+    """Whether the text has a call that could not be parsed: the markup of a known family, or a damaged envelope."""
 
 
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
@@ -422,7 +463,8 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
 
 
 def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
-    """Parse a text like ``split_tool_calls`` for the same arguments, and also return how the text ends."""
+    """Parse the calls in a text, like ``split_tool_calls`` with the same arguments, and also report how the text
+    ends."""
     if _ANY_OPENER.search(text) is None:
         return TextCalls([], text.strip(), visible=text.strip())
     scanner = Scanner(ParsedText(text, None if tools is None else frozenset(tools)))
@@ -436,9 +478,10 @@ def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
 
 
 def plan_end(text: str) -> int | None:
-    """Return the index after which a structured plan, or prose, goes on with an invented result or turn.
+    """Return the index after which the text of a plan, or prose, continues with a tool result or turn that the model
+    invented.
 
-    None if the text ends without one.
+    None if there is no such continuation.
     """
     if TURN.search(text) is None:
         return None
@@ -452,6 +495,7 @@ def plan_end(text: str) -> int | None:
 
 
 def _prose(text: str, cuts: Sequence[Cut]) -> str:
+    """Return a text without its cuts, stripped; words on both sides of a cut stay separated."""
     parts: list[str] = []
     position = 0
     for cut in cuts:
@@ -465,7 +509,7 @@ def _prose(text: str, cuts: Sequence[Cut]) -> str:
 
 
 UNFINISHED = "unfinished_call"
-"""Name of an unfinished call whose name is missing or unknown."""
+"""Name of an unfinished call whose own name is missing or unknown."""
 
 _OPENING = re.compile(
     rf"{TAG.pattern}|<(?:function|invoke|[a-z]{{1,16}}:invoke|｜DSML｜invoke)(?:=|\ name=)"
@@ -481,14 +525,16 @@ _NAME = re.compile(
 
 
 def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None:
-    """Return the name of the first unfinished call in a text, and the prose before it; None if no call begins.
+    """Return the name of the first unfinished call in a text that was cut off, and the prose before it.
+
+    None if there is none.
 
     Args:
         text: A cut-off text in which no call can be parsed.
         tools: The known tool names.
 
     Returns:
-        The name is `UNFINISHED` if it is not one of `tools`.
+        The name, which is `UNFINISHED` if it is not one of `tools`, and the prose.
     """
     opening = _OPENING.search(text)
     if (pythonic := _pythonic(text, tools)) is not None and (opening is None or pythonic.start() < opening.start()):

@@ -69,9 +69,13 @@ class FamilyCall(NamedTuple):
 
 
 def read_gemma(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
-    """Parse the arguments after a match of ``GEMMA_CALL``; None if they are damaged.
+    """Parse the arguments of a Gemma call; None if they are damaged.
 
-    Arguments that end with the text are returned, and recorded in the page as unclosed.
+    Arguments that the text cuts off are returned, and recorded in the page as unclosed.
+
+    Args:
+        page: The text.
+        named: A match of ``GEMMA_CALL``.
     """
     text, start = page.text, named.end()
     root: dict[str, Any] = {}
@@ -131,9 +135,13 @@ def harmony_end(page: ParsedText, start: int) -> int:
 
 
 def read_kimi(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
-    """Parse the arguments after a match of ``KIMI_CALL``; `arguments` is None if they are damaged.
+    """Parse the arguments of a Kimi K3 call; in the result, `arguments` is None if they are damaged.
 
     A call without its end is recorded in the page as unclosed.
+
+    Args:
+        page: The text.
+        named: A match of ``KIMI_CALL``.
     """
     text, position, partial = page.text, named.end(), False
     arguments: dict[str, Any] | None = {}

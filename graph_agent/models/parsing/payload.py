@@ -35,6 +35,7 @@ from graph_agent.models.parsing.tags import (
 )
 
 _LONGEST = 100_000
+"""Maximum characters of one list of calls in Python's notation."""
 _STEPS, _STEPS_A_CHARACTER = 80, 4
 _NAMES = {
     # JSON literals that a model wrote instead of Python's.
@@ -67,16 +68,25 @@ _REFUSED = re.compile(
 
 
 class _NoLiteralError(ValueError):
-    """The source has an expression that is neither a call nor a literal."""
+    """Raised if the source has an expression that is neither a call nor a literal."""
 
 
 def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[ParsedCall] | None:
-    """Parse a list of calls in Python's notation, or one call per line, from ``text[start:end]``; nothing is evaluated.
+    """Parse calls in Python's notation, as a list or one a line, from ``text[start:end]``. Nothing is evaluated.
 
-    A call's arguments are keywords with literal values, or a single dict in their place. A chain of attributes is a
-    dotted name, without a leading `default_api.`. A call within `print(…)` counts as the call itself.
+    A call's arguments are keywords with literal values, or one dict in their place. Attributes give a dotted name,
+    without a leading `default_api.`. A call within `print(…)` counts as the call itself.
 
-    None if there is no call, the text has anything else, exceeds 100,000 characters, or the budget `work` is used up.
+    Args:
+        text: The text.
+        start: Index at which the calls start.
+        end: Index after them.
+        work: The budget from which the work is taken.
+
+    Returns:
+        The calls. None if there are none, if the text has anything else or exceeds 100,000 characters, or if the budget
+            is
+        used up.
     """
     # Checked before the text is copied: copies of many long texts would cost quadratic time.
     if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):
@@ -100,6 +110,10 @@ def _replace_refused(match: re.Match[str]) -> str:
 
 
 def _statement(statement: ast.stmt) -> list[ParsedCall]:
+    """Return the calls of one statement: an expression, or a list or tuple of calls.
+
+    Raises `_NoLiteralError` otherwise.
+    """
     if not isinstance(statement, ast.Expr):
         raise _NoLiteralError
     value = statement.value
@@ -107,6 +121,7 @@ def _statement(statement: ast.stmt) -> list[ParsedCall]:
 
 
 def _call(node: ast.expr) -> ParsedCall:
+    """Convert the syntax tree of one call; raise `_NoLiteralError` if an argument is no literal."""
     if not isinstance(node, ast.Call):
         raise _NoLiteralError
     name = _dotted(node.func).removeprefix("default_api.")
@@ -128,6 +143,7 @@ def _call(node: ast.expr) -> ParsedCall:
 
 
 def _dotted(node: ast.expr) -> str:
+    """Return the dotted name in a syntax tree; raise `_NoLiteralError` for another expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr.removeprefix(_PREFIX))
@@ -138,6 +154,10 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal in a syntax tree, JSON's and non-finite names included.
+
+    Raise `_NoLiteralError` otherwise.
+    """
     match node:
         case ast.Constant(value=None | bool() | str() | int() | float() as value):
             return value
@@ -161,6 +181,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _special(text: str) -> float:
+    """Return the non-finite number that ``float(text)`` gives; raise `_NoLiteralError` for another text."""
     found = _SPECIAL.get(text.strip().lower())
     if found is None:
         raise _NoLiteralError
@@ -168,6 +189,7 @@ def _special(text: str) -> float:
 
 
 def _key(node: ast.expr | None) -> str:
+    """Return the key of a dict as text; raise `_NoLiteralError` for anything but text and numbers."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
         return str(node.value)
     raise _NoLiteralError
@@ -185,7 +207,7 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
 class Payload(NamedTuple):
-    """The calls of one region of the text."""
+    """The calls parsed from one region of the text."""
 
     calls: list[ParsedCall]
     end: int
@@ -193,7 +215,12 @@ class Payload(NamedTuple):
 
 
 def read_payload(page: ParsedText, start: int) -> Payload | None:
-    """Parse the calls at ``start``, after an opening tag or fence, in any notation; None if there are none."""
+    """Parse the calls after an opening tag or fence, in any notation; None if there are none.
+
+    Args:
+        page: The text.
+        start: Index after the tag.
+    """
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
     if (gemma := GEMMA_CALL.match(page.text, position)) is not None:
@@ -208,7 +235,10 @@ def read_payload(page: ParsedText, start: int) -> Payload | None:
 
 
 def payload_of(page: ParsedText, call: FamilyCall | None) -> Payload | None:
-    """Return a family's call, with its closing tags skipped; None if there is none or its arguments are damaged."""
+    """Convert a call of a model family to a payload, and skip its closing tags.
+
+    None if there is none or it is damaged.
+    """
     if call is None or call.arguments is None:
         return None
     parsed = ParsedCall(known_name(call.name, page.tools), call.arguments)
@@ -276,6 +306,7 @@ def _values(page: ParsedText, start: int, *, delegate: bool) -> Payload | None:
 
 
 def _pythonic_list(page: ParsedText, start: int) -> Payload | None:
+    """Parse a list of calls in Python's notation; None if it is unclosed or damaged."""
     end = page.bracket_end(start)
     calls = None if end is None else pythonic_calls(page.text, start, end, page.work)
     return None if calls is None or end is None else Payload(calls, end)
@@ -312,6 +343,7 @@ def _named(page: ParsedText, start: int) -> Payload | None:
 
 
 def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int) -> Payload | None:
+    """Parse the object of arguments of a named call; None if it is damaged."""
     at = page.value_at(start, region=True)
     arguments = None if at is None else arguments_of(at.read.value, page.work)
     if at is None or arguments is None:
@@ -320,6 +352,7 @@ def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int
 
 
 def _without_call(page: ParsedText, call: ParsedCall) -> ParsedCall:
+    """Return a call without the suffix `.call` in its name, which Llama 3.1 writes for its built-in tools."""
     # Llama 3.1 calls its built-in tools as brave_search.call(query=…).
     if page.tools is not None and call.name in page.tools:
         return call
@@ -327,7 +360,15 @@ def _without_call(page: ParsedText, call: ParsedCall) -> ParsedCall:
 
 
 def _pairs(page: ParsedText, start: int) -> tuple[dict[str, Any], int, bool]:
-    """Parse the key-value pairs at ``start``; return them, the index after them, whether the text ends in a value."""
+    """Parse arguments that are written as pairs of tags for key and value (GLM, Hunyuan).
+
+    Args:
+        page: The text.
+        start: Index at which the pairs start.
+
+    Returns:
+        The arguments, the index after them, and whether the text ends inside a value.
+    """
     pairs: dict[str, Any] = {}
     position, partial = start, False
     while (pair := ARGUMENT_PAIR.match(page.text, position)) is not None:

@@ -40,7 +40,7 @@ _TOOL_NAME = re.compile(r"[^\W\d][\w.:/-]{0,127}")
 
 
 class ParsedCall(NamedTuple):
-    """A parsed call whose final id is not assigned yet; `id` is the model's, None if it wrote none."""
+    """A parsed call. Its `id` is the one that the model wrote, None if it wrote none."""
 
     name: str
     arguments: dict[str, Any]
@@ -65,7 +65,11 @@ class ParseContext:
 def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
     """Return the calls in a JSON value, in order; None if it is neither a call, a list of calls nor an envelope.
 
-    An envelope without calls gives an empty list.
+    An envelope (an object with `tool_calls`) without calls gives an empty list.
+
+    Args:
+        value: The JSON value.
+        context: How to judge it.
     """
     if isinstance(value, list):
         # An unclosed list is more likely a stray bracket before an envelope.
@@ -92,14 +96,16 @@ def is_envelope(value: Any) -> bool:
 
 
 def envelope_content(value: Any) -> str:
-    """Return the ``content`` of an object with ``tool_calls``, as in a whole chat message; empty for any other value or
-    a content that is no text.
+    """Return the ``content`` of an envelope (an object with ``tool_calls``, as in a whole chat message).
+
+    Empty for any other value, and if the content is no text.
     """
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
 
 
 def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | None:
+    """Return the calls in a list of objects; None if it is no list of calls."""
     if not items or not all(isinstance(item, dict) for item in items):
         return None
     found = _object_calls(items, context)
@@ -110,6 +116,10 @@ def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | N
 
 
 def _envelope_calls(content: Any, context: ParseContext) -> list[ParsedCall] | None:
+    """Return the calls in the value of an envelope's ``tool_calls``, which may also be JSON text.
+
+    None for other values.
+    """
     if isinstance(content, str) and content.lstrip().startswith(("[", "{")):
         read = read_json(content.strip(), context.work) or repair_json(content.strip(), context.work)
         content = content if read is None else read.value
@@ -121,6 +131,7 @@ def _envelope_calls(content: Any, context: ParseContext) -> list[ParsedCall] | N
 
 
 def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[ParsedCall]:
+    """Return the calls among objects; those that are no calls are left out."""
     # Only the last of several can be truncated.
     whole = replace(context, complete=True)
     read = [_object_call(item, whole) for item in items[:-1]]
@@ -129,6 +140,7 @@ def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[Pa
 
 
 def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
+    """Return the call that an object describes, in any of the known shapes; None if it describes none."""
     function = item.get("function")
     if isinstance(function, dict):
         call = _object_call(function, context)
@@ -169,12 +181,14 @@ def _bare_arguments(
 
 
 def _is_schema(argument_key: str, value: Any) -> bool:
+    """Whether the value under a key such as `parameters` is a JSON schema, as in the description of a tool."""
     if argument_key == "arguments" or not isinstance(value, dict):
         return False
     return "$schema" in value or (value.get("type") == "object" and isinstance(value.get("properties", {}), dict))
 
 
 def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
+    """Return the delegation that an object with an agent and a task describes; None if it describes none."""
     keys = (*_AGENT_KEYS, "name", "to") if context.delegate else _AGENT_KEYS
     key = next((key for key in keys if isinstance(item.get(key), str) and item[key]), None)
     if key is None or "task" not in item:
@@ -203,4 +217,5 @@ def _others(item: dict[str, Any], name_key: str) -> dict[str, Any]:
 
 
 def _id_of(item: dict[str, Any]) -> str | None:
+    """Return the id that a call's object states; None if it has none."""
     return next((item[key] for key in _ID_KEYS if isinstance(item.get(key), str) and item[key]), None)

@@ -59,17 +59,17 @@ class Extent(NamedTuple):
     """Where the value that begins with an opening bracket ends."""
 
     end: int
-    """Index after the closing bracket; of an unclosed one, the end of the text that may belong to the value."""
+    """Index after the closing bracket; for an unclosed bracket, the end of the text that may belong to the value."""
     closed: bool
     """Whether the bracket's own closing bracket was found."""
     depth: int
-    """Nesting of brackets inside; 0 without any."""
+    """Depth of further brackets inside; 0 if there are none."""
     last_close: int
     """Index after the last bracket that closes inside; the opening bracket's own index if none does."""
 
 
 class Extents:
-    """Finds the extents of the brackets in one text, and caches them; the work is taken from a budget."""
+    """Finds where brackets in one text end, and caches it. The work is taken from a budget."""
 
     def __init__(self, text: str, work: WorkBudget) -> None:
         self._text = text
@@ -193,10 +193,13 @@ class ParsedText:
         return None if hint.start() < extent.end else extent.end if extent.closed else start + 1
 
     def value_at(self, start: int, *, region: bool = False) -> ValueAt | None:
-        """Parse the JSON object or list at ``start``, repairing damage; None if it cannot be parsed.
+        """Parse the JSON object or list at an index, repairing damage; None if it cannot be parsed.
 
-        With ``region``, also try the text up to the region's end, in case an unclosed quote hides it. A value that ends
-        with the text is recorded as unclosed.
+        A value that ends with the text is recorded as unclosed.
+
+        Args:
+            start: Index of the opening bracket.
+            region: Whether to try the text up to the region's end, too, in case an unclosed quote hides it.
         """
         extent = self._extents.at(start)
         if extent.depth > MAX_DEPTH:
@@ -222,16 +225,20 @@ class ParsedText:
         return None
 
     def note_unclosed(self, start: int, end: int, *, partial: bool) -> None:
-        """Record that the region from ``start`` to ``end`` is unclosed, if the text ends with it.
+        """Record that a region is unclosed, if the text ends with it.
 
-        ``partial`` means that it ends inside a value.
+        Args:
+            start: Index at which the region starts.
+            end: Index after it.
+            partial: Whether it ends inside a value.
         """
         if end >= self.whole[1]:
             self.unclosed_at = start
             self.partial_at = start if partial else self.partial_at
 
     def region_end(self, start: int) -> int:
-        """Return the end of the region with ``start``: a closing tag, token, fence or turn, or the text's end."""
+        """Return the index at which the region around an index ends: a closing tag, token, fence or turn, or the text's
+        end."""
         stops = (self.next(_REGION_END, start), self.next(TURN, start))
         return min((stop.start() for stop in stops if stop is not None), default=len(self.text))
 
@@ -331,7 +338,7 @@ _END_OR_LINE = {mark: re.compile(rf"{mark}{{3}}|\n") for mark in "`~"}
 
 
 class Fence(NamedTuple):
-    """The opening marks of a fenced block."""
+    """The opening marks of a fenced (Markdown) code block."""
 
     start: int
     body: int
@@ -347,12 +354,12 @@ class Fence(NamedTuple):
 
     @property
     def is_delegation(self) -> bool:
-        """Whether the block's language means a delegation."""
+        """Whether the block's language is `delegate` or `delegation`."""
         return _DELEGATION.fullmatch(self.language) is not None
 
     @property
     def is_call(self) -> bool:
-        """Whether the block's language means calls or a delegation."""
+        """Whether the block's language means that it contains calls or a delegation, such as `tool_call`."""
         return self.is_delegation or _CALLS.fullmatch(self.language) is not None
 
     def closes(self, opened: Fence) -> bool:

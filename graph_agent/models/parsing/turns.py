@@ -62,6 +62,7 @@ _INDENT = 8
 
 
 def _any_of(literals: tuple[str, ...]) -> str:
+    """Return a pattern that matches any of these texts, the longest first."""
     return "|".join(map(re.escape, sorted(literals, key=len, reverse=True)))
 
 
@@ -77,6 +78,7 @@ _NEVER = r"(?!)"
 
 @functools.cache
 def _at_line(*, turns: bool, markup: str) -> re.Pattern[str]:
+    """Return the compiled pattern of the markers that count at the beginning of a line; cached."""
     strong, ends = (_any_of(_STRONG), _any_of(_ENDS)) if turns else (_NEVER, _NEVER)
     return re.compile(
         rf"^[ \t]{{0,{_INDENT}}}+(?:(?P<fence>`{{3,}}+|~{{3,}}+)|(?P<turn>{strong}|{markup or _NEVER}))"
@@ -125,7 +127,12 @@ def without_leading(text: str) -> str:
 
 
 def invented_length(text: str, end: int) -> int:
-    """Return the length of the text after a reply's end; 0 if that has only tokens that end a turn."""
+    """Return the length of what follows the end of a reply; 0 if that is only tokens that end a turn.
+
+    Args:
+        text: The whole text.
+        end: Index at which the reply ends.
+    """
     ends = _ONLY_ENDS.match(text, end)
     return 0 if ends is not None and ends.end() == len(text) else len(text[end:].strip())
 
@@ -164,6 +171,10 @@ class ProseEnd:
         return self._search(text, final=False) if self._end is None else self._end
 
     def _search(self, text: str, *, final: bool) -> int:
+        """Search for a marker from where the last search ended.
+
+        Return the index up to which there certainly is none.
+        """
         if self._at < 0 and not self._begin(text, final=final):
             return 0
         while True:

@@ -20,13 +20,19 @@ _decoder = json.JSONDecoder(strict=False)
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """Return the text before the first of the stop sequences, as an endpoint would; the whole text if there is none."""
+    """Return the text before the first of the stop sequences, as an endpoint with stop sequences would.
+
+    The whole if none occurs.
+    """
     ends = [at for sequence in stop if sequence and (at := text.find(sequence)) >= 0]
     return text[: min(ends)] if ends else text
 
 
 def answer_of_object(text: str) -> str | None:
-    """Return the answer in a text that is one JSON object with only the key `answer`, fenced or not; None otherwise."""
+    """Return the answer in a text that is one JSON object with only the key `answer`, in a Markdown code block or not.
+
+    None for any other text.
+    """
     if (begin := _ENVELOPE.match(text)) is None:
         return None
     try:
@@ -39,9 +45,10 @@ def answer_of_object(text: str) -> str | None:
 
 
 class AnswerDecoder:
-    """Decodes one reply at a time: `{"answer": "…"}` becomes the answer's text; all other text is returned unchanged.
+    """Decodes a streamed reply: of `{"answer": "…"}`, only the answer's text is passed on; all other text is unchanged.
 
     A reply that does not begin with an object counts as an answer in prose, because the server has ignored the schema.
+    One object serves several replies, one after the other (`begin`).
 
     Args:
         stop: Sequences at which an answer ends. They are not sent to the endpoint, because they would cut the JSON.
@@ -68,11 +75,11 @@ class AnswerDecoder:
         """Decoded text that may be the beginning of a stop sequence."""
 
     def __call__(self, text: str) -> str:
-        """Add the next part of the reply; return the text that is decoded by it, empty if none.
+        """Add the next part of the reply, and return the text that can be passed on now; empty if none.
 
         Prose is returned as it is, up to a stop sequence; an object that is no answer is returned with nothing cut.
-        Until the kind of reply is known, what may be part of an escape or of a stop sequence is held back. Nothing is
-        returned after the answer's end.
+        Until the kind of reply is known, and as long as text may be part of an escape or a stop sequence, it is held
+        back. Nothing is returned after the answer's end.
         """
         self.is_fed = True
         self._undecoded += text
@@ -97,6 +104,8 @@ class AnswerDecoder:
         return held
 
     def _recognize(self) -> None:
+        """Decide from the beginning of the reply whether it is an answer in JSON, prose or another object, as soon as
+        possible."""
         if opening := _OPENING.match(self._undecoded):
             self._begun = self.is_answer = True
             self._undecoded = self._undecoded[opening.end() :]
@@ -147,6 +156,7 @@ class AnswerDecoder:
         return character, at + _LONG_ESCAPE
 
     def _until_stop(self, new: str) -> str:
+        """Return new text up to a stop sequence; text that may be the beginning of one is held back."""
         if not self._stop:
             return new
         text, self._unread = self._unread + new, ""

@@ -12,7 +12,10 @@ from langchain_core.language_models import BaseChatModel
 
 
 def with_early_usage(cls: type[BaseChatModel]) -> type[Any]:
-    """Return a subclass of the same name whose first chunk has the usage so far; the same class if it is adapted."""
+    """Return a subclass, of the same name, whose first chunk of a stream reports the usage so far.
+
+    The class if it is one already.
+    """
     return cls if issubclass(cls, _Adapter) else _adapted(cls)
 
 
@@ -31,6 +34,7 @@ class _Adapter:
 
 @functools.cache
 def _adapted(cls: type[BaseChatModel]) -> type[Any]:
+    """Make the subclass of a class; cached."""
     # Instances are never validated: their class is replaced.
     parent: Any = cls
     fields = {
@@ -44,7 +48,10 @@ def _adapted(cls: type[BaseChatModel]) -> type[Any]:
 
 
 def _usage_of(reported: Any) -> dict[str, Any] | None:
-    """Return the reported usage in LangChain's form, cached tokens included in the input; None without a report."""
+    """Convert the usage at the start of a stream to LangChain's form, with cached tokens in the input.
+
+    None if it is missing.
+    """
     read, written = (getattr(reported, f"cache_{kind}_input_tokens", None) or 0 for kind in ("read", "creation"))
     asked = (getattr(reported, "input_tokens", None) or 0) + read + written
     answered = getattr(reported, "output_tokens", None) or 0

@@ -41,6 +41,7 @@ def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -
 
 
 def _from_table(model: BaseChatModel) -> WireRules:
+    """Return the rules of a model's endpoint from the table of providers and model families."""
     packages = [name for cls in type(model).__mro__ if (name := client_package(cls)) is not None]
     if not packages:
         return IN_PROCESS
@@ -86,10 +87,12 @@ def model_name(model: BaseChatModel) -> str:
 
 
 def _default_url(packages: list[str]) -> str:
+    """Return the address that a client uses if none is configured; empty if unknown."""
     return _OPENAI_URL if packages[-1] == "langchain_openai" else ""
 
 
 def _provider_at(url: str) -> str | None:
+    """Return the provider at an address, by its host, or on this machine by its port; None if unknown."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     # On this machine only the port identifies a server.

@@ -22,11 +22,11 @@ def without_client_retries(model: BaseChatModel) -> BaseChatModel:
     """Return a copy of the model whose client does not retry; the same object if there is nothing to switch off.
 
     The copy shares the connections of the original, which is unchanged. `max_retries` is set to 0, and clients that
-    hold a number of their own are replaced: those with `with_options` (OpenAI, Anthropic, Groq), those of boto3, and
-    those of IBM. Clients in cached properties are built again on their next use. Clients that take the number with each
+    store a number of their own are replaced: those with `with_options` (OpenAI, Anthropic, Groq), those of boto3, and
+    those of IBM. Clients in cached properties are built again at their next use. Clients that take the number with each
     call get it from `ClientRules`.
 
-    The client's default limit on the time between chunks is also removed, because `model_timeout_s` replaces it and may
+    The client's default limit on the time between chunks is removed, too, because `model_timeout_s` replaces it and may
     be longer. A limit that was set explicitly stays.
     """
     fields = type(model).model_fields
@@ -50,6 +50,7 @@ def without_client_retries(model: BaseChatModel) -> BaseChatModel:
 
 
 def _attributes(model: BaseChatModel) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of all attributes of a model, private ones included."""
     yield from vars(model).items()
     yield from (model.__pydantic_private__ or {}).items()
 
@@ -73,6 +74,7 @@ def _once(client: Any) -> Any | None:
 
 
 def _has_method(client: Any, name: str) -> bool:
+    """Whether the class of an object has a method with this name."""
     return callable(getattr(type(client), name, None))
 
 
@@ -84,6 +86,7 @@ def _announce(response: Any) -> None:
 
 
 def _shut_down(body: Any) -> None:
+    """Interrupt the thread that reads a response body, and close the body in another thread."""
     # The body may have been read to its end.
     with suppress(ValueError, RuntimeError, OSError):
         body.shutdown()

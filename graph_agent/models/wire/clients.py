@@ -36,10 +36,15 @@ itself. `json_object`: in Cohere's form.
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRules:
-    """How a chat model class takes options, tools and schemas; the defaults hold for a class not in the table."""
+    """How one chat model class takes options, tools and schemas.
+
+    The defaults apply to a class that is not in the table.
+    """
 
     options: Mapping[str, str | RequestWriter | None] = field(default_factory=dict)
-    """LangChain's name of an option → the keyword of the class, or a function that writes it; None if not supported.
+    """LangChain's name of an option → the keyword of the class, or a function that writes it.
+
+    None if the class has no such option.
 
     An option that is not listed is passed under its own name.
     """
@@ -74,6 +79,7 @@ def client_rules(model: BaseChatModel) -> ClientRules:
 
 @lru_cache(maxsize=256)
 def _rules_of(kind: type) -> ClientRules:
+    """Return the rules of a class; cached."""
     names = (f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in kind.__mro__)
     return next((_TABLE[name] for name in names if name in _TABLE), _UNKNOWN)
 
@@ -82,6 +88,13 @@ def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOp
     """Convert options under LangChain's names to the keyword arguments of a model's class.
 
     Unknown options are kept. The keywords that switch off the client's retries are added unless `options` has them.
+
+    Args:
+        model: The chat model.
+        options: Option → value.
+
+    Returns:
+        The keyword arguments, and the names of the options that the class cannot send.
     """
     rules = client_rules(model)
     if isinstance(options.get("stop"), tuple):
@@ -104,15 +117,25 @@ def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOp
 
 
 def keeps_provider_calls(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
-    """Whether a request with these keyword arguments takes calls that the provider ran, in the provider's own form.
+    """Whether a request may contain calls that the provider ran, in the provider's own form.
 
-    OpenAI's Responses API does; a client of OpenAI may send the same history to chat completions, which refuse it.
+    It may, except for a client of OpenAI that sends the request to chat completions, which refuse what the Responses
+    API returned.
+
+    Args:
+        model: The chat model.
+        options: The keyword arguments of the request, by which the client chooses its API.
     """
     return not hasattr(model, "_use_responses_api") or uses_responses_api(model, options)
 
 
 def choice_of(model: BaseChatModel, wanted: str) -> Any:
-    """Return the class's value of `tool_choice` for `none`, `any` or a tool's name; None if it has no such value."""
+    """Return the value of `tool_choice` by which a model's class expresses a choice; None if it has no such value.
+
+    Args:
+        model: The chat model.
+        wanted: `none`, `any`, or a tool's name.
+    """
     rules = client_rules(model)
     if wanted == "none":
         return rules.choice_none
@@ -152,9 +175,9 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
 def bind_tools(
     model: BaseChatModel, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any]
 ) -> Runnable[LanguageModelInput, AIMessage]:
-    """Bind tools and further options to a chat model.
+    """Bind tools and further options to a chat model, in the first form that its class accepts.
 
-    A class that refuses OpenAI's format is given LangChain tools; one that refuses the tool choice is given none.
+    If the class refuses OpenAI's format, LangChain tools are tried; if it refuses the tool choice, none is bound.
 
     Args:
         model: The chat model.
@@ -198,7 +221,7 @@ def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _into(keyword: str, name: str) -> RequestWriter:
-    """Return a function that writes an option into a keyword with a dict, such as `extra_body`."""
+    """Return a writer that stores an option in a keyword whose value is a dict, such as `extra_body`."""
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         own = sent.get(keyword) or getattr(model, keyword, None) or {}
@@ -218,6 +241,8 @@ _OLLAMA_FIELDS = (
 
 
 def _ollama(name: str) -> RequestWriter:
+    """Return a writer that stores an option in Ollama's keyword `options`, together with the fields of the model."""
+
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         if sent.get("options") is None:
             fields = {each: getattr(model, each, None) for each in _OLLAMA_FIELDS}
@@ -229,9 +254,11 @@ def _ollama(name: str) -> RequestWriter:
 
 
 _OLLAMA_EFFORTS: Mapping[str, bool | str] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
+"""Value of `reasoning_effort` → Ollama's value of `reasoning`; other values are passed unchanged."""
 
 
 def _ollama_reasoning(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
+    """Write `reasoning_effort` as Ollama's keyword `reasoning`."""
     sent.setdefault("reasoning", _OLLAMA_EFFORTS.get(value, value))
     return True
 

@@ -26,7 +26,9 @@ _DEPTH = 4
 _CODE_KEYS = frozenset({"code", "type", "__type", "status", "reason", "error_type", "status_code"})
 """Keys of a body, in lower case, whose values are codes."""
 _MESSAGE_KEYS = ("message", "Message", "error_message", "errorMessage", "error_msg", "status_msg")
+"""Keys of a body whose values are messages, in order of precedence."""
 _INNER_KEYS = ("error", "Error", "detail", "message", "base_resp", "errors")
+"""Keys of a body whose values may contain the error, in order of precedence."""
 _PATHS = re.compile(r"/(?:chat/completions|completions|responses|v1/messages|messages|api/chat|v2/chat)/?\Z")
 """The part of a request's path that follows the base URL."""
 _WAIT_IN_TEXT = re.compile(
@@ -35,12 +37,13 @@ _WAIT_IN_TEXT = re.compile(
     r"|(?:retryDelay|retry_after(?:_seconds)?)\W{1,6}(\d{1,9}(?:\.\d{1,9})?)",
     re.IGNORECASE,
 )
+"""Matches a delay in the text of an error, such as `try again in 1m30s`."""
 _WORDLESS = re.compile(r"(?:Error code: )?\d{3}(?: status code)?(?: - (?:\{\}|None|null|''|\"\"))?|Bad Request|")
 """The text of an exception whose response had no body."""
 
 
 def causes_of(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the exception, its explicit causes and the members of exception groups, outermost first, at most 6."""
+    """Yield an exception, its causes (`__cause__`) and the members of exception groups, outermost first; at most 6."""
     waiting = [exc]
     # Bounded, because the causes of an exception may form a circle.
     for _ in range(_CAUSES):
@@ -55,7 +58,7 @@ def causes_of(exc: BaseException) -> Iterator[BaseException]:
 
 
 def class_names(exc: BaseException) -> set[str]:
-    """Return the names of the classes and base classes of an exception and its causes."""
+    """Return the names of the classes, base classes included, of an exception and its causes."""
     return {cls.__name__ for error in causes_of(exc) for cls in type(error).__mro__}
 
 
@@ -73,10 +76,10 @@ def _status_in_text(error: BaseException) -> str | None:
 
 
 def status_of(exc: BaseException) -> int | None:
-    """Return the HTTP status (400 to 599) of an exception or its causes; None without one, as of a lost connection.
+    """Return the HTTP status (400 to 599) that an exception or one of its causes has; None if there is none.
 
-    Searches attributes, response, body, and the message, of the exception and its explicit causes and group members,
-    outermost first. Errors of aiohttp for a lost connection are skipped, as their code is not a status.
+    Attributes, response, body and message are searched, outermost exception first. Errors of aiohttp for a lost
+    connection are skipped, because their code is no status of the server.
     """
     for error in causes_of(exc):
         if type(error).__name__ in _CONNECTION_CLASSES:
@@ -101,7 +104,8 @@ def status_of(exc: BaseException) -> int | None:
 
 
 def codes_of(exc: BaseException) -> list[str]:
-    """Return the error codes and types in an exception's `code` and body, in lower case; empty if there are none."""
+    """Return the error codes and types in an exception's `code` and body, in lower case, for comparison with known
+    ones."""
     found = [str(getattr(error, "code", None) or "") for error in causes_of(exc)]
     for error in causes_of(exc):
         _collect_codes(_body(error), found, _DEPTH)
@@ -109,6 +113,7 @@ def codes_of(exc: BaseException) -> list[str]:
 
 
 def _collect_codes(body: Any, found: list[str], depth: int) -> None:
+    """Append the codes in a body to `found`, down to `depth` levels."""
     if depth == 0:
         return
     if isinstance(body, list):
@@ -123,9 +128,10 @@ def _collect_codes(body: Any, found: list[str], depth: int) -> None:
 
 
 def failure_text(exc: BaseException) -> str:
-    """Return class names, messages, codes and bodies of an exception and its causes, one a line, for pattern matching.
+    """Return class names, messages, codes and bodies of an exception and its causes as one text, in which patterns are
+    searched.
 
-    Each is cut to 20,000 characters.
+    One part a line; each is cut to 20,000 characters.
     """
     texts: list[str] = []
     for error in causes_of(exc):
@@ -136,9 +142,10 @@ def failure_text(exc: BaseException) -> str:
 
 
 def provider_message(exc: BaseException) -> str:
-    """Return the provider's message without its JSON envelope. A connection error includes the text of its cause.
+    """Return the provider's own message in an exception, without its JSON envelope; empty if the exception has no text.
 
-    For an exception group with several exceptions it is `exception_text`. Empty if the exception has no text.
+    For a connection error, the text of its cause is appended. For a group of several exceptions, it is
+    `exception_text`.
     """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))
@@ -153,7 +160,12 @@ def provider_message(exc: BaseException) -> str:
 
 
 def _words_in(body: Any, depth: int = _DEPTH) -> str:
-    """Return the message in a body, which may be an object, a list of one object, or a text; else the body as JSON."""
+    """Return the message in a body; the body as JSON if it has none.
+
+    Args:
+        body: An object, a list of one object, or a text.
+        depth: Levels of nested objects to search.
+    """
     if isinstance(body, str):
         return body
     if isinstance(body, list) and len(body) == 1 and isinstance(body[0], dict) and "error" in body[0]:
@@ -171,6 +183,7 @@ def _words_in(body: Any, depth: int = _DEPTH) -> str:
 
 
 def _parsed(text: str) -> Any:
+    """Parse a text as JSON; the text itself if it is none."""
     try:
         return json.loads(text) or text
     except (ValueError, RecursionError):
@@ -178,7 +191,7 @@ def _parsed(text: str) -> Any:
 
 
 def is_wordless(exc: BaseException) -> bool:
-    """Whether an exception and its causes have neither a body nor a text beyond the status."""
+    """Whether an exception and its causes have no body and no text beyond an HTTP status."""
     return all(not _body(error) and _WORDLESS.fullmatch(_str(error).strip()) is not None for error in causes_of(exc))
 
 
@@ -246,6 +259,7 @@ def _body(error: BaseException) -> Any:
 
 
 def _headers(error: BaseException) -> Mapping[str, Any]:
+    """Return the headers of an exception's response, with names in lower case; empty if it has none."""
     for owner in (getattr(error, "response", None), error):
         headers = getattr(owner, "headers", None)
         if isinstance(headers, Mapping):
@@ -265,6 +279,7 @@ def _number(value: object) -> float | None:
 
 
 def _str(error: BaseException) -> str:
+    """Return the text of an exception; empty if its `__str__` raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a custom __str__ may raise anything

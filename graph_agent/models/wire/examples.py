@@ -23,10 +23,13 @@ ExampleAnswers = Literal["prose", "object", "none", "result", "result object"]
 """
 
 _MOST_TOOLS = 6
+"""Maximum tools that are shown by an example."""
 _MOST_CHARS = 1_500
 """Maximum characters of all examples; the first two are shown at any length."""
 _FEWEST_CALLS = 2
+"""Example calls that are shown at any length."""
 _MOST_CHARS_OF_TASK = 120
+"""Maximum characters of the task in an example."""
 _GREETING = ("Good morning!", "Good morning! How can I help you?")
 _QUESTION = ("What can you do?", "I can answer questions and use tools.")
 _THANKS = ("Thanks!", "You are welcome!")
@@ -41,9 +44,9 @@ _ANSWER = f"The result is: {_RESULT}"
 
 
 def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -> list[BaseMessage]:
-    """Return messages that show how to call the tools, and how to answer without a call; empty without tools.
+    """Return messages for text mode that show how to call the tools, and how to answer without a call.
 
-    The same tools give the same messages.
+    Empty if there are no tools. The same tools give the same messages.
 
     Args:
         tools: The offered tools, in OpenAI's function format.
@@ -113,6 +116,8 @@ def with_examples(
 
 
 def _messages(turns: Sequence[Sequence[str]]) -> list[BaseMessage]:
+    """Return the texts of turns as alternating messages of the user and the model, with ids that mark them as
+    examples."""
     texts = [text for turn in turns for text in turn]
     return [
         AIMessage(text, id=f"{EXAMPLE_ID}{number}") if number % 2 else HumanMessage(text, id=f"{EXAMPLE_ID}{number}")
@@ -121,10 +126,12 @@ def _messages(turns: Sequence[Sequence[str]]) -> list[BaseMessage]:
 
 
 def _reply(text: str, answers: ExampleAnswers) -> str:
+    """Return an answer as text, or as the schema's JSON object."""
     return json.dumps({"answer": text}) if answers in ("object", "result object") else text
 
 
 def _plan(tool: str = "", arguments: Mapping[str, Any] | None = None, *, answer: str = "") -> str:
+    """Return a structured plan as JSON, with one call or with an answer."""
     calls = [{"id": "1", "tool": tool, "args": arguments}] if tool else []
     return json.dumps({"status": "done", "tools": calls, **({"answer": answer} if answer else {})}, ensure_ascii=False)
 
@@ -149,13 +156,14 @@ def _task(function: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Return a value as text: a string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def echoed_values(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments of a call whose values are copied from the example of its tool: argument → value.
+    """Return those arguments of a call that repeat an invented text from the examples of its tool, as argument → value.
 
-    Only invented texts count, not those that the schema contains, such as a default. Empty if nothing was copied.
+    Values that the schema contains, such as a default, do not count. Empty if nothing was copied.
 
     Args:
         tools: The offered tools, from which the examples were made.
@@ -183,7 +191,10 @@ def _examples(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str,
 
 
 class _Values:
-    """Generates the values of examples; invented values differ from each other."""
+    """Generates the values in examples.
+
+    Each invented text differs from the others, so that a model does not copy it.
+    """
 
     def __init__(self) -> None:
         self._names = cycle(_NAMES)
@@ -196,6 +207,7 @@ class _Values:
         return self._fields(parameters, parameters, 0)
 
     def _fields(self, schema: Mapping[str, Any], root: Mapping[str, Any], level: int) -> _Example:
+        """Return the required fields of an object's example; empty if the schema requires none."""
         fields, required = schema.get("properties"), schema.get("required")
         if not isinstance(fields, dict) or not isinstance(required, list):
             return {}
@@ -240,6 +252,7 @@ class _Values:
 
 
 _MOST_LEVELS = 6
+"""Maximum nesting of a schema for which a value is made; deeper ones get an invented text."""
 
 
 def _within(schema: Mapping[str, Any], number: int) -> int | float:
@@ -251,6 +264,7 @@ def _within(schema: Mapping[str, Any], number: int) -> int | float:
 
 
 def _definition(root: Mapping[str, Any], pointer: str) -> Any:
+    """Return the part of a schema that a `$ref` points to; None if it does not exist."""
     part: Any = root
     for step in pointer.removeprefix("#").strip("/").split("/"):
         part = part.get(step) if isinstance(part, dict) else None

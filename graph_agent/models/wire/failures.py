@@ -10,11 +10,13 @@ from graph_agent.base._internal.text import excerpt
 
 _SHOWN_CHARS = 1_000
 _WORDS = ("message", "msg", "status_msg", "detail", "error", "reason")
+"""Keys of an error whose values are its message, in order of precedence."""
 _CODES = ("code", "status", "status_code", "http_status")
+"""Keys of an error whose values may be an HTTP status."""
 
 
 class ReplyFailureError(Exception):
-    """A server answered a model request with HTTP status 200 and an error; the message is the server's.
+    """Raised if a server answered a model request with HTTP status 200 and an error; the text is the server's message.
 
     It has the attributes by which `graph_agent.models.errors` classifies the exceptions of providers' packages.
     """
@@ -30,11 +32,11 @@ class ReplyFailureError(Exception):
 
 
 def failure_in(reply: Any) -> ReplyFailureError | None:
-    """Return the error in a reply, or in a chunk of one; None if there is none. Does not raise it.
+    """Return (not raise) the error that a reply, or a chunk of one, contains; None if there is none.
 
     Known forms are `{"error": …}` with an object or a text, `{"object": "error", …}`, `{"type": "error", …}`,
-    `{"status": "error", …}`, MiniMax's `base_resp`, OpenRouter's error in a choice, and `{"detail": …}` or
-    `{"message": …}` with an HTTP status from 400 to 599 but no `choices`; also a list of one such object.
+    `{"status": "error", …}`, MiniMax's `base_resp`, OpenRouter's error in a choice, and `{"detail": …}` or `{"message":
+    …}` with an HTTP status from 400 to 599 but no `choices`; also a list of one such object.
 
     Args:
         reply: The decoded JSON, of any type.
@@ -61,6 +63,12 @@ def failure_in(reply: Any) -> ReplyFailureError | None:
 
 
 def _failure(error: Any, reply: Mapping[str, Any]) -> ReplyFailureError:
+    """Return the exception for an error in a reply.
+
+    Args:
+        error: The error: an object or a text.
+        reply: The reply, which may have the status.
+    """
     if not isinstance(error, Mapping):
         return ReplyFailureError(excerpt(str(error), _SHOWN_CHARS), status_code=_code(reply), body=str(error))
     code = _code(error)
@@ -70,6 +78,7 @@ def _failure(error: Any, reply: Mapping[str, Any]) -> ReplyFailureError:
 
 
 def _words_of(error: Mapping[str, Any]) -> str:
+    """Return the message in an error's fields; the error as JSON if it has none."""
     for name in _WORDS:
         value = error.get(name)
         if isinstance(value, str) and value:

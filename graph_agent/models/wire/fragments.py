@@ -37,7 +37,7 @@ _CALL_BLOCKS = frozenset(
 
 @dataclass(slots=True)
 class _Call:
-    """A call of a reply that is still being received."""
+    """A call of a reply that is still being received, with the fragments so far."""
 
     index: int
     """The index under which LangChain merges the call's fragments; unique in the reply."""
@@ -59,11 +59,11 @@ class _Call:
 
 
 class CallAssembler:
-    """Assigns the fragments in the chunks of one streamed reply to calls."""
+    """Assigns the call fragments in the chunks of one streamed reply to calls. Create one object for each reply."""
 
     def __init__(self) -> None:
         self.has_homeless = False
-        """Whether a fragment with arguments belongs to no call."""
+        """Whether there was a fragment with arguments that belongs to no call."""
         self.is_rearranged = False
         """Whether any fragment was given another index than the provider's; content blocks are then merged wrongly."""
         self._calls: list[_Call] = []
@@ -124,9 +124,15 @@ class CallAssembler:
         return True
 
     def _home_of(self, id_: str, name: str, given: Any, text: str) -> _Call | None:
-        """Return the call that a fragment continues; None if it begins a new call or belongs to none.
+        """Return the earlier call that a fragment continues; None if it begins a new call or belongs to none.
 
-        Records on calls whether the assignment was inferred, and which later calls it may belong to instead.
+        Also records whether the assignment was inferred, and which later calls the fragment may belong to instead.
+
+        Args:
+            id_: The fragment's id; empty if it has none.
+            name: Its tool name; empty if it has none.
+            given: Its index as sent; None if it has none.
+            text: Its piece of the arguments.
         """
         last = self._calls[-1] if self._calls else None
         near = last if given is None else self._newest_at.get(given)
@@ -149,9 +155,11 @@ class CallAssembler:
         return near
 
     def _named(self, name: str) -> list[_Call]:
+        """Return the calls with a name; empty for an empty name."""
         return [call for call in self._calls if call.name == name] if name else []
 
     def _open(self, id_: str, name: str, given: Any) -> _Call:
+        """Begin a new call with a free index, and return it."""
         is_free = isinstance(given, int) and given not in self._taken
         index = given if is_free else max(self._taken, default=-1) + 1
         call = _Call(index, given, id_, name)
@@ -168,9 +176,14 @@ class CallAssembler:
         return call
 
     def _adopted(self, call: _Call, key: Literal["id", "name"], value: str) -> str | None:
-        """Set the id or name of a call that has none, and return it; None if it had one or `value` is empty.
+        """Set the id or name of a call that has none yet. Returns it; None if the call had one, or if `value` is empty.
 
-        `key` is `id` or `name`.
+        LangChain would append a repeated id or name to the first one.
+
+        Args:
+            call: The call.
+            key: `id` or `name`.
+            value: The value in the fragment.
         """
         if not value or getattr(call, key):
             return None
@@ -189,10 +202,10 @@ class CallAssembler:
         return [_ReadCall(call.id, call.name, call.raw, _object_in(call.raw, keeps_prefix)) for call in self._calls]
 
     def reason_not_to_run(self, *, is_cut_off: bool) -> str | None:
-        """Return why none of the complete reply's calls may run, as a clause; None if they may.
+        """Return why none of the reply's calls may run, as a clause; None if they may.
 
-        They may run if each call has its own JSON object of arguments. Damaged arguments are no reason if they can be
-        repaired: those of a single call, or of the last call of a reply that was cut off.
+        They may run if each call has exactly one JSON object of arguments. Damaged arguments are no reason if they can
+        be repaired: those of a single call, or of the last call of a reply that was cut off.
 
         Args:
             is_cut_off: Whether the reply was cut off.
@@ -220,11 +233,12 @@ class _ReadCall(NamedTuple):
 
 
 def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> AIMessage:
-    """Return a streamed reply with exactly the calls that were sent, or with all of them as invalid calls.
+    """Return a streamed reply with exactly the calls that were sent.
 
-    If the calls must not run, the reason stands under `UNASSIGNED` in `response_metadata` and in each invalid call.
-    Damaged arguments that can be repaired are left to the caller. A reply whose calls were not received by `assembler`
-    is returned unchanged.
+    If they must not run, all of them as invalid calls.
+
+    The reason is stored under `UNASSIGNED` in `response_metadata` and in each invalid call. Damaged arguments that can
+    be repaired are left to the caller. A reply whose calls were not received by `assembler` is returned unchanged.
 
     Args:
         reply: The complete reply.
@@ -258,7 +272,7 @@ def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> A
 
 
 def with_blank_arguments(reply: AIMessage) -> AIMessage:
-    """Return a reply in which invalid calls with blank arguments or `null` are valid calls without arguments.
+    """Turn invalid calls with blank arguments or `null` into valid calls without arguments.
 
     LangChain parses such calls of a reply that is not streamed as invalid. Returns the same object if there are none.
     """
@@ -272,6 +286,7 @@ def with_blank_arguments(reply: AIMessage) -> AIMessage:
 
 
 def _joined(pair: re.Match[str]) -> str:
+    """Return the character that a pair of surrogate halves stands for."""
     return pair[0].encode("utf-16", "surrogatepass").decode("utf-16")
 
 
@@ -281,6 +296,7 @@ def _with_calls(
     invalid: list[InvalidToolCall],
     metadata: Mapping[str, Any] | None = None,
 ) -> AIMessage:
+    """Return a copy of a reply with other valid and invalid calls, and additional metadata."""
     update: dict[str, Any] = {"tool_calls": calls, "invalid_tool_calls": invalid}
     if metadata:
         update["response_metadata"] = {**reply.response_metadata, **metadata}
@@ -288,6 +304,7 @@ def _with_calls(
 
 
 def _without_call_blocks(reply: AIMessage) -> AIMessage:
+    """Return a copy of a reply without content blocks that contain a call."""
     content = reply.content
     if isinstance(content, str):
         return reply
@@ -296,22 +313,27 @@ def _without_call_blocks(reply: AIMessage) -> AIMessage:
 
 
 def _restarts(call: _Call, text: str) -> bool:
-    """Whether a fragment begins a second object of arguments after those of a call are complete."""
+    """Whether a fragment begins a second object of arguments, after those of a call are complete."""
     if not text.lstrip().startswith("{"):
         return False
     return _is_whole(call)
 
 
 def _is_whole(call: _Call) -> bool:
+    """Whether the arguments of a call received so far are one complete JSON object, other than `{}`."""
     before = call.raw.strip()
     # The object `{}` may be the empty input with which some proxies begin a call.
     return before.endswith("}") and len(before) > 2 and _object_in(before, keeps_prefix=True) is not None
 
 
 def _object_in(raw: str, keeps_prefix: bool) -> dict[str, Any] | None:
-    """Return the arguments in a text: a JSON object, or a JSON string with one; empty for a blank text or `null`.
+    """Parse the arguments in a text: a JSON object, or a JSON string that contains one. None for anything else.
 
-    None if the text is anything else.
+    A blank text or `null` gives an empty dict.
+
+    Args:
+        raw: The text.
+        keeps_prefix: Whether `{}` before another object is kept, which some proxies send before the arguments.
     """
     text = raw.strip() if keeps_prefix else _EMPTY_START.sub("", raw).strip()
     for _ in range(2):
@@ -332,7 +354,8 @@ def _object_in(raw: str, keeps_prefix: bool) -> dict[str, Any] | None:
 
 
 def _complete(message: AIMessageChunk, raw: list[Any]) -> None:
-    """Replace the fragments of a chunk by those in the provider's own list, where LangChain's package has changed them.
+    """Correct the fragments of a chunk, in place, by the provider's own list, where LangChain's package has changed
+    them.
 
     Some packages drop the fragments of a chunk that lack a name or an index, and generate missing ids.
     """
@@ -349,6 +372,7 @@ def _complete(message: AIMessageChunk, raw: list[Any]) -> None:
 
 
 def _piece_of(entry: Mapping[str, Any]) -> ToolCallChunk:
+    """Convert an entry of the provider's own list of calls to LangChain's fragment."""
     function = entry.get("function")
     named: Mapping[str, Any] = function if isinstance(function, dict) else {}
     arguments = named.get("arguments")

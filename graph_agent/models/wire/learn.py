@@ -38,6 +38,7 @@ _REFUSED = re.compile(
 _REACH = 140
 """Maximum characters between a name and the words that refuse it."""
 _MOST_NAMES = 20
+"""Maximum occurrences of a name in an error message that are examined."""
 
 
 class _About:
@@ -55,6 +56,8 @@ class _About:
 
 
 def _without_media(kinds: frozenset[Media]) -> Callable[[WireRules], Changes]:
+    """Return a change that no longer sends these kinds of media in results, or else in the user's messages."""
+
     def change(rules: WireRules) -> Changes:
         if rules.result_media & kinds:
             return {"result_media": rules.result_media - kinds}
@@ -64,10 +67,12 @@ def _without_media(kinds: frozenset[Media]) -> Callable[[WireRules], Changes]:
 
 
 def _without_option(name: str) -> Callable[[WireRules], Changes]:
+    """Return a change that no longer sends an option."""
     return lambda rules: {"left_out": rules.left_out | {name}}
 
 
 def _without_reasoning(name: str) -> Callable[[WireRules], Changes]:
+    """Return a change that no longer sends back reasoning in a field."""
     return lambda rules: {
         "reasoning_fields": rules.reasoning_fields - {name},
         "reasoning_needed": "" if rules.reasoning_needed == name else rules.reasoning_needed,
@@ -75,6 +80,10 @@ def _without_reasoning(name: str) -> Callable[[WireRules], Changes]:
 
 
 def _tool_choice(rules: WireRules, options: Mapping[str, Any], words: str) -> Changes:
+    """Return the change after an endpoint has refused a tool choice: without it, or without a tool's name.
+
+    Empty if none was sent.
+    """
     choice = options.get("tool_choice")
     if choice is None:
         return {}
@@ -142,7 +151,7 @@ _LESSONS: tuple[tuple[re.Pattern[str] | _About, Callable[[WireRules], Changes]],
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A change of the rules that may avoid an error."""
+    """A change of the rules of an endpoint that may avoid an error; it is kept only if the changed request succeeds."""
 
     rules: WireRules
     """The changed rules."""
@@ -162,17 +171,20 @@ class Lesson:
 
 
 def _shown(value: Any) -> str:
+    """Return the value of a field as it is written in a configuration file."""
     return (
         str(sorted(value)) if isinstance(value, frozenset) else str(value).lower() if isinstance(value, bool) else value
     )
 
 
 def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Changes]:
-    """Return the changes of the rules that an error message suggests, the most specific first; empty if none.
+    """Return the changes of the rules that an error message suggests, the most specific first.
+
+    Empty if it suggests none.
 
     Args:
         words: The error message.
-        rules: The rules of the refused request.
+        rules: The rules by which the refused request was made.
         options: The keyword arguments of the refused request, under LangChain's names.
     """
     found: list[Changes] = []
@@ -195,13 +207,13 @@ def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Ch
 
 
 class Endpoint:
-    """The rules of one model at one address, including those learned from errors.
+    """The rules of one model at one address, including those learned from its errors.
 
     All agents of the process that use the model with the same class, address, key and settings share one object.
 
     Args:
         rules: The initial rules.
-        settings: Fields of the rules that the user has set; these are never changed.
+        settings: Fields of the rules that the user has set, which are never changed.
         address: Base URL of the endpoint; empty if unknown.
     """
 
@@ -227,11 +239,15 @@ class Endpoint:
         options: Mapping[str, Any],
         changes_request: Callable[[WireRules], bool],
     ) -> Lesson | None:
-        """Return the first change that an error message suggests and that gives another request; None if there is none.
+        """Return the first change that an error message suggests and that would give another request.
+
+        None if there is none.
+
+        Nothing is changed yet; see `keep`.
 
         Args:
             words: The error message.
-            rules: The rules of the refused request.
+            rules: The rules by which the refused request was made.
             options: The keyword arguments of the refused request.
             changes_request: Returns whether a request by the given rules differs from the refused one.
         """
@@ -268,10 +284,11 @@ class Endpoint:
 _REFUSALS = frozenset({400, 404, 405, 409, 415, 422, 500, 501})
 """HTTP statuses that may mean a refused form of the request; servers that apply a chat template send 500."""
 _MOST_LESSONS = 4
+"""Maximum changes that one request tries."""
 
 
 class LearningRequest:
-    """One request that may be sent several times, each time with rules changed by the last error.
+    """One request that may be sent several times, each time by rules changed because of the last error.
 
     Args:
         endpoint: The endpoint, whose rules apply first.
@@ -290,15 +307,18 @@ class LearningRequest:
     def learn_from(
         self, error: Exception, options: Mapping[str, Any], changes_request: Callable[[WireRules], bool]
     ) -> bool:
-        """Change `rules` as an error suggests; return False if it suggests nothing, or after four changes.
+        """Change `rules` as an error suggests.
 
-        An error with a status that does not mean a refused form suggests nothing. Nor does an error of a model without
-        a known client package, except for a `TypeError`.
+        An error with an HTTP status that does not mean a refused form changes nothing, nor does an error of a model in
+        this process, except for a `TypeError`.
 
         Args:
             error: The error of the request.
             options: The keyword arguments of the request.
             changes_request: Returns whether a request by the given rules differs from the refused one.
+
+        Returns:
+            Whether the rules were changed, so that the request should be sent again. False after four changes.
         """
         if len(self._lessons) >= _MOST_LESSONS:
             return False
@@ -315,7 +335,8 @@ class LearningRequest:
         return True
 
     def confirm(self) -> None:
-        """Keep the changes after the request has succeeded, and record a warning for each set of changed fields."""
+        """Keep the changes for later requests, after the request has succeeded, and record a warning for each set of
+        fields."""
         for lesson in self._lessons:
             self._endpoint.keep(lesson)
         # The newest change of a field includes the earlier ones.
@@ -327,6 +348,7 @@ class LearningRequest:
 _endpoints: dict[tuple[Any, ...], Endpoint] = {}
 _guard = threading.Lock()
 _MOST = 1_000
+"""Maximum endpoints that a process remembers."""
 
 
 def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:

@@ -23,12 +23,16 @@ from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS
 
 cache_block_types()
 _AS_THEY_ARE = ("messages", "tools")
+"""Arguments of a request that are moved into `extra_body`, so that the `openai` package does not traverse them."""
 _KNOWN_FIELDS = frozenset({"id", "type", "function", "index"})
 """Fields of a call in OpenAI's format."""
 
 
 def adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
-    """Return a subclass of the same name that keeps fields that LangChain drops; the same class if it is adapted."""
+    """Return a subclass, of the same name, that keeps fields which LangChain drops.
+
+    The class if it is such a subclass already.
+    """
     return cls if issubclass(cls, _Adapter) else _adapted(cls)
 
 
@@ -82,6 +86,7 @@ class _Adapter:
 
 @functools.cache
 def _adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
+    """Make the subclass of a class; cached."""
     fields = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -127,7 +132,14 @@ def normalize_calls(calls: Sequence[Any]) -> None:
 
 
 def _keep_fields(message: AIMessage, given: Any, calls: Sequence[Any]) -> None:
-    """Copy the reasoning of a reply or chunk, and unknown fields of its calls, into `additional_kwargs`, in place."""
+    """Copy the reasoning of a reply or chunk, and unknown fields of its calls, into `additional_kwargs` of a message,
+    in place.
+
+    Args:
+        message: LangChain's message.
+        given: The reply or chunk as received.
+        calls: Its calls as received.
+    """
     kept = message.additional_kwargs
     for name in REASONING_FIELDS:
         if (value := _get(given, name)) and name not in kept:
@@ -138,21 +150,25 @@ def _keep_fields(message: AIMessage, given: Any, calls: Sequence[Any]) -> None:
 
 
 def _further_fields(call: Any) -> dict[str, Any]:
+    """Return the fields of a call that OpenAI's format does not have."""
     fields = call if isinstance(call, dict) else getattr(call, "model_extra", None) or {}
     return {name: value for name, value in fields.items() if name not in _KNOWN_FIELDS and value is not None}
 
 
 def _delta_of(chunk: dict[str, Any]) -> dict[str, Any]:
+    """Return the delta in a chunk; empty if it has none."""
     choices = chunk.get("choices") or (chunk.get("chunk") or {}).get("choices") or [{}]
     delta = choices[0].get("delta")
     return delta if isinstance(delta, dict) else {}
 
 
 def _messages_in(response: Any) -> Iterator[Any]:
+    """Yield the message of each choice of a response."""
     for choice in _get(response, "choices") or ():
         if (message := _get(choice, "message")) is not None:
             yield message
 
 
 def _get(given: Any, name: str) -> Any:
+    """Return a key of a dict, or an attribute of any other object; None if it has none."""
     return given.get(name) if isinstance(given, dict) else getattr(given, name, None)

@@ -40,9 +40,12 @@ _DATA = (b"data", b"error")
 
 @contextlib.contextmanager
 def joined_text(on_piece: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, streams join consecutive chunks that have only text, because no reader wants the single tokens.
+    """Make streams inside the `with` block join consecutive chunks that have only text.
 
-    `on_piece` is called for each part of the stream that arrives, e.g. to restart a time limit.
+    No reader wants the single tokens.
+
+    Args:
+        on_piece: Called for each part of the stream that arrives, e.g. to restart a time limit.
     """
     token = _on_piece.set(on_piece)
     try:
@@ -86,6 +89,7 @@ class _DirectClient:
         return getattr(self._resource, name)
 
     async def create(self, **request: Any) -> Any:
+        """Send a request; a stream is returned as `DirectStream`, any other answer unchanged."""
         answer = await self._resource.create(**request)
         return DirectStream(answer) if request.get("stream") and hasattr(answer, "response") else answer
 
@@ -190,7 +194,7 @@ class _HeldText:
 class EventBuffer:
     """Splits the bytes of a response into the data of its server-sent events.
 
-    A body that is a single JSON value instead is returned by `rest`.
+    If the body is a single JSON value instead, `rest` returns it.
     """
 
     def __init__(self) -> None:
@@ -202,10 +206,10 @@ class EventBuffer:
         self._is_json: bool | None = None
 
     def feed(self, part: bytes) -> list[str]:
-        """Add bytes; return the data of the events that they complete, empty if none.
+        """Add bytes, and return the data of the events that they complete; empty if none.
 
-        Events after `[DONE]` are dropped, and `is_over` is set by it. The data of an error event is returned as JSON
-        with the key `error`. The bytes of a JSON body are kept for `rest`.
+        Events after `[DONE]`, which sets `is_over`, are dropped. The data of an error event is returned as JSON with
+        the key `error`. The bytes of a JSON body are kept for `rest`.
         """
         if self._is_json is False and not self._rest and not self._lines and _ONE_EVENT.match(part):
             return [part[6:-2].decode(errors="replace")]
@@ -230,6 +234,7 @@ class EventBuffer:
         return self._events([rest, b""])
 
     def _events(self, lines: list[bytes]) -> list[str]:
+        """Return the data of the events in some lines; an event without its final blank line waits."""
         found: list[str] = []
         for line in lines:
             name, _, value = line.partition(b":")
@@ -265,10 +270,12 @@ def _value_of(data: str) -> Any:
 
 
 def _chunks_in(value: Any) -> list[dict[str, Any]]:
-    """Return the chunk in an event's value, in a list, with all fields that LangChain reads; empty if it is no object.
+    """Return the chunk in an event's value as a list, with all fields that LangChain reads.
+
+    Empty if the value is no object.
 
     Raises:
-        ReplyFailureError: The value is an error.
+        ReplyFailureError: The value is an error of the server.
     """
     if (failure := failure_in(value)) is not None:
         raise failure
@@ -280,6 +287,7 @@ def _chunks_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _choice(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice with all fields that LangChain reads; the message of a whole reply becomes its delta."""
     # One JSON body in place of a stream has a message, which is its only delta.
     delta = given.get("delta") or given.get("message")
     made = {**_CHOICE, **given, "delta": {**_DELTA, **(delta if isinstance(delta, dict) else {})}}
@@ -293,6 +301,7 @@ def _choice(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fragment(given: dict[str, Any], index: int | None) -> dict[str, Any]:
+    """Return a fragment of a call with all fields that LangChain reads, and its arguments as text."""
     function = given.get("function") or {}
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
@@ -302,6 +311,7 @@ def _fragment(given: dict[str, Any], index: int | None) -> dict[str, Any]:
 
 
 def _is_text(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk has only text, in one choice."""
     if len(chunk["choices"]) != 1 or chunk["usage"]:
         return False
     (choice,) = chunk["choices"]
