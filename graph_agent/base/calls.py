@@ -1,4 +1,4 @@
-"""Reads calls, names and compares them, and creates their ids and idempotency keys."""
+"""Reads, names and compares calls (of tools and of delegates), and creates their ids and idempotency keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graph_agent.base.types import MAX_DEPTH, Call
 RESULT_MARKER = "<tool_result"
 """Begins a tool result in the text form of requests; also sent as a stop sequence."""
 reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
-"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
+"""All calls of one reply that are reviewed at once; set while an approval rule is asked about one of them."""
 
 # `json.dumps` with options creates an encoder on each call, which is most of a fingerprint's cost.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -52,7 +52,10 @@ def new_call_id() -> str:
 
 
 def with_unique_ids(calls: Iterable[Call]) -> list[Call]:
-    """Return the calls; one with an empty id, or the id of an earlier call, is replaced by a copy with a new id."""
+    """Return the calls in order, each with an id of its own.
+
+    A call with an empty id, or the id of an earlier call, is replaced by a copy with a new id.
+    """
     taken: set[str] = set()
     unique: list[Call] = []
     for call in calls:
@@ -79,12 +82,19 @@ def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
 
 
 def fingerprint(call: Call) -> str:
-    """Return the call's name, a colon and a 16-digit hash of its canonical arguments; ids and ``needs`` are ignored."""
+    """Return a text that is equal for calls with equal name and arguments: the name, a colon and 16 hexadecimal digits.
+
+    The digits are a hash of the canonical arguments; ids and `needs` are ignored.
+    """
     digest = hashlib.sha256(canonical_arguments(call["arguments"]).encode()).hexdigest()
     return f"{call['name']}:{digest[:16]}"
 
 
 def _canonical(value: Any, depth: int) -> Any:
+    """Return a value in which equal arguments are equal JSON, as `canonical_arguments` describes.
+
+    `depth` is its nesting.
+    """
     if depth > MAX_DEPTH:
         return None
     if isinstance(value, str):
@@ -110,11 +120,14 @@ UNNAMED = "unnamed"
 
 
 def known_name(name: str, tools: Set[str] | None) -> str:
-    """Return the known tool of which ``name`` is a damaged form; ``name`` itself if there is none.
+    """Return the name of the tool of which `name` is a damaged form; `name` itself if there is none.
 
-    Recognized are surrounding white space, a prefix ``functions.``, a special token after the name
-    (``<|channel|>commentary``, from gpt-oss), and repetitions, from providers that send the name in each chunk of a
-    call. With None as ``tools``, the name is returned unchanged.
+    Recognized are surrounding white space, a prefix `functions.`, a special token after the name
+    (`<|channel|>commentary`, from gpt-oss), and repetitions, from providers that send the name in each chunk of a call.
+
+    Args:
+        name: The name as the model wrote it.
+        tools: The names of the known tools; None to return `name` unchanged.
     """
     if tools is None or not name or name in tools:
         return name
@@ -131,24 +144,25 @@ def call_ids(message: BaseMessage) -> list[str]:
 
 
 def calls_of(message: AIMessage) -> list[Call]:
-    """Return the structured calls of a message, including invalid ones, repaired or with `fault` set.
+    """Return the calls of a message that the client parsed, then those whose arguments it could not parse.
 
-    Ids may be empty or duplicate. Empty if the message has no calls.
+    The latter are repaired if possible; otherwise `fault` has the reason. Ids may be empty or duplicate. Empty if the
+    message has no calls.
     """
     structured = [checked_call(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
     return [*structured, *map(_broken, message.invalid_tool_calls)]
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
-    """Convert calls to LangChain's `ToolCall`s; their further keys, such as `fault`, are left out."""
+    """Convert calls to LangChain's `ToolCall`s; keys that LangChain does not have, such as `fault`, are left out."""
     return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
 
 
 def checked_call(id_: str, name: str, arguments: Any) -> Call:
-    """Build a call with its arguments converted to plain JSON; their type is not checked.
+    """Build a call from a model's output; the arguments are converted to plain JSON, but their type is not checked.
 
-    The name and id are sanitized; an empty name becomes `UNNAMED`. If the arguments have a number that is not finite,
-    or are nested too deeply, `fault` has the reason and `arguments` is empty.
+    Characters that no store accepts are replaced in id and name, and an empty name becomes `UNNAMED`. If the arguments
+    have a number that is not finite, or are nested too deeply, `fault` has the reason and `arguments` is empty.
     """
     read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
@@ -180,6 +194,7 @@ def _broken(call: InvalidToolCall) -> Call:
 
 
 _current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_current_call", default=None)
+"""The session's id, the call and the id of its wave while a tool runs; None elsewhere."""
 
 
 def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
@@ -219,13 +234,22 @@ def key_of_current_call() -> str | None:
 
 
 def running_call() -> tuple[str, Call, str] | None:
-    """Return the session's id, the call and the id of its wave inside a tool that an agent runs; None elsewhere."""
+    """Return the session's id, the call and the id of its parallel batch (wave) inside a tool that an agent runs.
+
+    None elsewhere.
+    """
     return _current_call.get()
 
 
 @contextmanager
 def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
-    """Set, for code inside the block, the call that `running_call()` and `idempotency_key()` refer to."""
+    """Set, for code in the `with` block, the call to which `running_call()` and `idempotency_key()` refer.
+
+    Args:
+        session_id: The session's id.
+        call: The call.
+        wave: Id of the parallel batch to which the call belongs.
+    """
     token = _current_call.set((session_id, call, wave))
     try:
         yield

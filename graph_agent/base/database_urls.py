@@ -30,7 +30,7 @@ def is_postgres(url: str) -> bool:
 def without_password(url: str) -> str:
     """Return a URL for messages and logs, in which each password is replaced by `…`.
 
-    Also replaces passwords in the form `password=…`, in a query or in libpq's key-value syntax.
+    Covers the password before the host, in a query, and in libpq's key-value syntax (`host=… password=…`).
     """
     if "://" not in url:
         return _KEY_AND_VALUE.sub(r"\1…", url)
@@ -39,13 +39,14 @@ def without_password(url: str) -> str:
 
 
 def redact_passwords(url: str, text: str) -> str:
-    """Return a text, e.g. a driver's error, in which each password of a URL is replaced by `…`."""
+    """Return a text, e.g. a driver's error, in which each password that occurs in a URL is replaced by `…`."""
     for password in sorted(_passwords(url), key=len, reverse=True):
         text = text.replace(password, "…")
     return text
 
 
 def _passwords(url: str) -> set[str]:
+    """Return the passwords in a URL or in libpq's key-value syntax, each also with percent escapes decoded."""
     if "://" not in url:
         found = {value.strip("'") for _, value in _KEY_AND_VALUE.findall(url)}
     else:
@@ -55,6 +56,7 @@ def _passwords(url: str) -> set[str]:
 
 
 def _redact_match(found: re.Match[str]) -> str:
+    """Return a parameter of a query with its value replaced by `…` if it is a password; else unchanged."""
     return f"{found[1]}=…" if _is_password(found[1]) else found[0]
 
 
@@ -65,11 +67,11 @@ def _is_password(name: str) -> bool:
 def check_database_exists(url: str, folder: Path | None = None) -> None:
     """Raise `ConfigError` if the file of an SQLite URL does not exist, or the URL is of an unknown kind.
 
-    Nothing is created. A URL of PostgreSQL or of memory always passes.
+    Nothing is created. A URL of PostgreSQL or of a database in memory passes without a check.
 
     Args:
         url: The database's URL.
-        folder: Base of a relative path; the current folder by default.
+        folder: Base of a relative path; None for the current folder.
     """
     if url == MEMORY or is_postgres(url):
         return
@@ -93,16 +95,16 @@ def check_cache(url: str) -> str:
 
 
 def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
-    """Return the file of an SQLite URL, with percent escapes in its name decoded. Nothing is created.
+    """Return the path of the file of an SQLite URL, with percent escapes in its name decoded. Nothing is created.
 
     Args:
         url: `sqlite:///FILE`. With `?mode=rw`, the file must exist.
-        folder: Base of a relative path; the current folder by default.
+        folder: Base of a relative path; None for the current folder.
         field: Name of the setting, for error messages.
 
     Raises:
-        ConfigError: The URL is of another kind, or has an unknown parameter or a fragment; the file's folder does not
-            exist, or, with `?mode=rw`, the file.
+        ConfigError: The URL is of another kind, names `:memory:`, or has an unknown parameter or a fragment; the file's
+            folder does not exist, or, with `?mode=rw`, the file.
     """
     if not url.startswith(_SQLITE) or url == _SQLITE:
         shown = without_password(url)

@@ -13,11 +13,11 @@ _FEW_NAMES = 8
 
 
 class GraphAgentError(Exception):
-    """Base class of all errors that this package raises on purpose."""
+    """Base class of the errors of this package that a program may catch."""
 
 
 class UserError(GraphAgentError):
-    """The caller must change code, configuration or input."""
+    """Base class of errors for which the caller must change code, configuration or input."""
 
 
 class ConfigError(UserError, ValueError):
@@ -25,7 +25,7 @@ class ConfigError(UserError, ValueError):
 
 
 class MissingExtraError(ImportError, ConfigError):
-    """An optional dependency is not installed; the message has the command that installs it."""
+    """Raised if an optional dependency (extra) is not installed; the message has the command that installs it."""
 
 
 class InputError(UserError, ValueError):
@@ -33,19 +33,22 @@ class InputError(UserError, ValueError):
 
 
 class DecisionError(InputError):
-    """A reviewer's decisions do not fit the calls that wait for approval; the session still waits."""
+    """A reviewer's decisions do not fit the calls that wait for approval.
+
+    Nothing is run, and the session still waits.
+    """
 
 
 class InputConflictError(InputError):
-    """An input id already belongs to a different input of the session; nothing was run or changed."""
+    """The caller's id of an input already belongs to a different input of the session; nothing was run or changed."""
 
 
 class InputSupersededError(InputError):
-    """A repeated input has no answer, because the session received a later input before it was finished."""
+    """An input was sent again under its id, but has no answer, because a later input began before it was finished."""
 
 
 class UnknownFactError(InputError):
-    """The caller has no fact with this id."""
+    """The memory has no fact with this id for this caller."""
 
 
 class SessionBusyError(UserError, RuntimeError):
@@ -53,19 +56,19 @@ class SessionBusyError(UserError, RuntimeError):
 
 
 class SlowSchemaError(UserError):
-    """Checking an answer against its JSON schema takes too long."""
+    """Checking a value, such as an answer, against its JSON schema takes too long."""
 
 
 class SyncInLoopError(UserError, RuntimeError):
-    """A blocking entry point was called from the thread of a running event loop."""
+    """A blocking method was called from the thread of a running event loop, which it would stop."""
 
 
 class ScriptError(UserError, AssertionError):
-    """A scripted model received more requests than it has replies, or fewer."""
+    """A scripted model of `graph_agent.testing` received more requests than it has replies, or fewer."""
 
 
 class RunFailedError(GraphAgentError):
-    """An input failed, and the setting is `on_failure="raise"`. The session's status is `FAILED`.
+    """Raised by a run whose input failed, if the setting is `on_failure="raise"`. The session's status is `FAILED`.
 
     Args:
         message: One sentence for a user.
@@ -81,7 +84,7 @@ class RunFailedError(GraphAgentError):
 
 
 class ModelFailedError(RunFailedError):
-    """A model, or its provider, did not answer; `kind` is one of `ModelErrorKind`."""
+    """Raised if a model, or its provider, did not answer; `kind` is one of `ModelErrorKind`."""
 
 
 class HookError(GraphAgentError):
@@ -98,7 +101,7 @@ class HookError(GraphAgentError):
 
 
 class CallError(GraphAgentError):
-    """A tool call cannot be run; the model receives the error's text as the call's result."""
+    """Base class of errors because of which a tool call cannot be run; the model gets the text as the call's result."""
 
 
 class UnknownToolError(CallError):
@@ -110,15 +113,15 @@ class ToolArgumentsError(CallError):
 
 
 class OperatorError(GraphAgentError):
-    """A service that this process depends on is unavailable or misbehaves."""
+    """Base class of errors for which the operator must act: a service that this process depends on fails."""
 
 
 class AbandonedCallsError(OperatorError):
-    """A blocking call was not started, because too many cancelled or timed-out calls are still running."""
+    """A blocking call was not started, because too many calls that were cancelled or timed out are still running."""
 
 
 class UnreadableValueError(OperatorError, ValueError):
-    """A stored value cannot be decoded; it is raised again as `DamagedSessionError` where the session is known."""
+    """A stored value cannot be decoded; code that knows the session raises it again as `DamagedSessionError`."""
 
 
 class DamagedSessionError(OperatorError):
@@ -129,7 +132,7 @@ class DamagedSessionError(OperatorError):
 
 
 class EmbeddingFailedError(OperatorError):
-    """The embedding model of a memory did not answer, so that facts cannot be stored or searched."""
+    """The embedding model of the memory did not answer, so that facts cannot be stored or searched."""
 
 
 class McpServerError(OperatorError):
@@ -157,7 +160,8 @@ class SessionLostError(OperatorError):
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Prefix the text of each `ConfigError` raised in the block with a location, unless it begins with it already.
+    """Put a location before the text of each `ConfigError` raised in the `with` block, unless the text begins with it
+    already.
 
     Args:
         where: The location, e.g. `Agent file agent.yaml: tools.0`.
@@ -171,10 +175,10 @@ def located(where: str) -> Iterator[None]:
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that lists the known names and suggests the one nearest to `got`.
+    """Return the end of an error's sentence that lists the known names and suggests the one most similar to `got`.
 
     For example `known: search, echo. Did you mean 'search'?`, or `none are known.` if `known` is empty. With more than
-    eight names, the suggestion comes first.
+    eight names, the suggestion comes first. Names are sorted; without a similar one there is no suggestion.
     """
     names = sorted(known)
     if not names:

@@ -44,7 +44,10 @@ class ControlMessage:
 
     @property
     def sent_ns(self) -> int:
-        """Time of sending, in ns of the sender's wall clock, as in `key`; `ValueError` for a key without a time."""
+        """Time of sending in nanoseconds of the sender's wall clock, from `key`.
+
+        `ValueError` for a key without a time.
+        """
         return int(self.key.partition("-")[0])
 
     def as_value(self) -> dict[str, Any]:
@@ -53,17 +56,20 @@ class ControlMessage:
 
 
 class Inbox(Protocol):
-    """Storage of notes until a run has processed them. A note stays until it is removed with `forget`."""
+    """Storage of notes (steering, aborts and so on) for sessions; a note stays until it is removed with `forget`."""
 
     is_silent: bool
-    """Whether the newest operation did not end after the run was stopped, and was left running without a waiter."""
+    """Whether the newest operation did not end after the run was stopped; it was then left running."""
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """Append a note; one with the same key is replaced."""
+        """Store a note for a session; a note with the same key is replaced."""
         ...
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Return all notes of a session in the order they were sent; empty if there are none. Notes are not removed."""
+        """Return all notes of a session, those sent first at the front; empty if there are none.
+
+        Notes are not removed.
+        """
         ...
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
@@ -72,7 +78,7 @@ class Inbox(Protocol):
 
 
 class MemoryInbox:
-    """An `Inbox` in this process's memory, lost at the end of the process. Thread-safe."""
+    """An `Inbox` in the memory of this process, lost at its end. Thread-safe."""
 
     is_silent = False
 
@@ -81,12 +87,15 @@ class MemoryInbox:
         self._guard = threading.Lock()
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """Append a note; one with the same key is replaced."""
+        """Store a note for a session; a note with the same key is replaced."""
         with self._guard:
             self._notes.setdefault(session_id, {})[note.key] = note
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Return all notes of a session in the order they were sent; empty if there are none."""
+        """Return all notes of a session, those sent first at the front; empty if there are none.
+
+        Notes are not removed.
+        """
         notes = self._notes.get(session_id)
         return sorted(notes.copy().values(), key=lambda note: note.key) if notes else []
 
@@ -99,12 +108,12 @@ class MemoryInbox:
 
 
 class InboxWithSavedNotes:
-    """The inbox in memory of a session that also has notes in its database: those that wait for a run of any process.
+    """The inbox in memory of a session that also has notes in its database, which were stored there for a later run.
 
     Args:
         memory: The inbox in memory, which receives new notes.
         saved: The notes in the database.
-        forget_saved: Removes notes of a session from the database by their keys.
+        forget_saved: Removes notes from the database; receives the session's id and the keys.
     """
 
     is_silent = False
@@ -120,16 +129,19 @@ class InboxWithSavedNotes:
         self._forget_saved = forget_saved
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """Append a note in memory; one with the same key is replaced."""
+        """Store a note in memory; a note with the same key is replaced."""
         await self._memory.add(session_id, note)
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Return all notes of the session in the order they were sent."""
+        """Return all notes of the session from memory and database, those sent first at the front.
+
+        Notes are not removed.
+        """
         notes = {**self._saved, **{note.key: note for note in await self._memory.read(session_id)}}
         return [note for _, note in sorted(notes.items())]
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """Remove notes by their keys; unknown keys are ignored."""
+        """Remove notes by their keys from memory and database; unknown keys are ignored."""
         await self._memory.forget(session_id, keys)
         if own := self._saved.keys() & keys:
             await self._forget_saved(session_id, own)
@@ -137,9 +149,10 @@ class InboxWithSavedNotes:
 
 
 def new_note(kind: NoteKind, content: Any = "") -> ControlMessage:
-    """Create a note for the current time; its key sorts after every key that this process has made before.
+    """Create a note with the current time as its key, which sorts after every key that this process has made before.
 
     Args:
+        kind: What the note does.
         content: See `ControlMessage.content`; empty for an abort.
     """
     return ControlMessage(f"{_clock.next_ns():020d}-{uuid.uuid4().hex[:8]}", kind, content)
@@ -184,16 +197,19 @@ def inbox_namespace(session_id: str) -> tuple[str, ...]:
 
 
 def _namespace(kind: str, session_id: str) -> tuple[str, ...]:
+    """Return the Store namespace of one session's notes of a kind; periods and `%` in the id are escaped."""
     # A namespace label may not contain a period.
     return ("graph_agent", kind, session_id.replace("%", "%25").replace(".", "%2E"))
 
 
 class StoreInbox:
-    """An `Inbox` in a LangGraph Store. A Store with only blocking methods, or of another loop, is called in a thread.
+    """An `Inbox` in a LangGraph Store.
 
-    Errors of the Store are raised to the caller.
+    A Store with only blocking methods, or of another loop, is called in a thread. Errors of the Store are raised to the
+    caller.
 
     Args:
+        store: The Store.
         kind: Second label of the namespace; inboxes of different kinds do not share notes.
         stopped_for_s: Returns the seconds since the session's run was stopped, to bound the wait for a slow Store.
     """
@@ -213,9 +229,9 @@ class StoreInbox:
         await self._do([PutOp(_namespace(self._kind, session_id), note.key, note.as_value(), index=False)])
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Return all valid notes of a session in the order they were sent; empty if there are none.
+        """Return all valid notes of a session, those sent first at the front; empty if there are none.
 
-        Reads pages of `_PAGE` notes. Items that are no valid note are skipped and stay in the Store.
+        Items that are no valid note are skipped; no item is removed.
         """
         from langgraph.store.base import SearchOp
 
@@ -262,11 +278,11 @@ class StoreInbox:
         return await asyncio.to_thread(self._store.batch, ops)
 
     async def _answer(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Await an operation of the Store without passing a cancellation on to it.
+        """Await an operation of the Store without passing a cancellation on to it, and return its result.
 
         On a cancellation, wait for the operation for a bounded time, then leave it running, set `is_silent`, and raise
-        the cancellation. All operations of one stopped run share that time; after a silent one, the next is not waited
-        for.
+        the cancellation. All operations of one stopped run share that time; after one that did not end, the next is not
+        waited for.
         """
         task = asyncio.ensure_future(operation)
         try:

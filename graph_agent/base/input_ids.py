@@ -22,7 +22,7 @@ from graph_agent.base.errors import InputConflictError, InputError
 INPUT_ID = "graph_agent_input"
 """Key of an input's id in checkpoint metadata, and in the `configurable` of a run without a `Session`."""
 INPUT_DIGEST = "graph_agent_digest"
-"""Key of an input's digest in checkpoint metadata."""
+"""Key of an input's digest (a hash of its content) in checkpoint metadata."""
 ANSWERS = "graph_agent_answers"
 """Checkpoint namespace that keeps the results of inputs whose own checkpoints were pruned.
 
@@ -31,13 +31,16 @@ It has one checkpoint for each input with an id: its last one, with the messages
 RECENT_INPUTS = "graph_agent_inputs"
 """Key in checkpoint metadata: the inputs with an id before the checkpoint's own, or the checkpoint that lists them."""
 MOST_INPUTS = 32
-"""Maximum number of earlier inputs with an id that a session recognizes if its saver has no index."""
+"""Maximum number of earlier inputs with an id that a session recognizes if its saver cannot search by the id."""
 MAX_LENGTH = 255
 """Maximum characters of an input id."""
 
 
 class InputStoredError(Exception):
-    """Raised instead of running an input that was run before; `state` has its result: an answer or an interrupt."""
+    """Raised in place of running an input that was run before.
+
+    `state` is the graph's state with its answer or interrupt.
+    """
 
     def __init__(self, state: StateSnapshot) -> None:
         super().__init__("The input has its result already.")
@@ -46,7 +49,8 @@ class InputStoredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InputId:
-    """An input's id, and the digest by which a different input under the same id is recognized."""
+    """The id that the caller chose for an input, and the hash by which a different input under the same id is
+    recognized."""
 
     id: str
     digest: str
@@ -57,13 +61,14 @@ class InputId:
         return {INPUT_ID: self.id, INPUT_DIGEST: self.digest}
 
     def names(self, other: InputId | None, session_id: str) -> bool:
-        """Return whether `other` has the same id; False if `other` is None.
-
-        Raises `InputConflictError` if the id is the same but the digest differs.
+        """Whether another input has the same id; False if `other` is None.
 
         Args:
             other: Another input of the session.
             session_id: The session's id, for the error.
+
+        Raises:
+            InputConflictError: The id is the same but the digest differs, so that it is a different input.
         """
         if other is None or other.id != self.id:
             return False
@@ -76,13 +81,17 @@ class InputId:
 
 
 def input_id_in(metadata: Mapping[str, Any]) -> InputId | None:
-    """Return id and digest from a checkpoint's metadata; None for an input without an id."""
+    """Return id and digest of the input from a checkpoint's metadata; None for an input without an id."""
     id_, digest = metadata.get(INPUT_ID), metadata.get(INPUT_DIGEST)
     return InputId(id_, digest) if isinstance(id_, str) and isinstance(digest, str) else None
 
 
 def check_input_id(input_id: Any) -> str:
-    """Return `input_id` if it is a text of 1 to 255 printable characters; raise `InputError` otherwise."""
+    """Return an input id unchanged if it is valid: a text of 1 to 255 printable characters.
+
+    Raises:
+        InputError: The id is not valid.
+    """
     valid = isinstance(input_id, str) and 0 < len(input_id) <= MAX_LENGTH and input_id.isprintable()
     if not valid:
         raise InputError(f"input_id={input_id!r}: an input id is a text of 1 to {MAX_LENGTH} printable characters.")
@@ -90,13 +99,15 @@ def check_input_id(input_id: Any) -> str:
 
 
 def as_input_id(given: str) -> str:
-    """Return a client's id as an input id: unchanged if it is valid, else the SHA-256 digest of it in hexadecimal."""
+    """Return a client's id of a request as an input id: unchanged if it is valid, else its SHA-256 in hexadecimal."""
     is_valid = len(given) <= MAX_LENGTH and given.isprintable()
     return given if is_valid else hashlib.sha256(given.encode()).hexdigest()
 
 
 def digest_of(given: Any) -> str:
-    """Return a digest of an input, 32 hexadecimal digits; the ids of messages are ignored.
+    """Return a hash of an input, 32 hexadecimal digits, equal for repetitions of the same input.
+
+    The ids and metadata of messages are ignored, because they differ in a repetition.
 
     Args:
         given: Plain JSON, which may contain LangChain messages.

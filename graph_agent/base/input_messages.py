@@ -9,20 +9,21 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.base.types import HIDDEN_ID_PREFIX
 
 CONTEXT_MARK = "graph_agent_context"
-"""Key in `additional_kwargs` of a message that a delegating agent sends as context; it is not user input."""
+"""Key in `additional_kwargs` of a message that a delegating agent sends as background; it is not user input."""
 STEERING_MARK = "graph_agent_steering"
 """Key in `additional_kwargs` of a steering message, which the user sent during a run."""
 RECALL_MARK = "graph_agent_recall"
 """Key in `additional_kwargs` of the message with facts of the memory, which is in requests only; the value lists the
 ids of the facts."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
+"""Keys of messages with the user's role that are not input."""
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
-    """Return the user input at the end of a history, oldest first, that no run has processed; empty if there is none.
+    """Return the user messages at the end of a history, oldest first, that no run has processed.
 
-    The end begins after the last reply, tool result, or processed message; messages of the framework in it are left
-    out.
+    Empty if there are none. The end begins after the last reply, tool result, or processed message. Messages in it that
+    have the user's role but were made by the framework are left out.
 
     Args:
         messages: The history.
@@ -38,7 +39,7 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
 
 
 def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages after the newest user input; all messages if there is no user input."""
+    """Return the messages after the newest message that a user wrote as input; all messages if there is none."""
     at = len(messages)
     while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_user_input(message)):
         at -= 1
@@ -46,8 +47,8 @@ def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def is_user_input(message: HumanMessage) -> bool:
-    """Whether a user-role message was written by the user as input.
+    """Whether a message with the user's role was written by the user as input.
 
-    False for context from a delegating agent, steering, and instructions of this framework.
+    False for context from a delegating agent, for steering (sent during a run), and for this framework's instructions.
     """
     return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(HIDDEN_ID_PREFIX)

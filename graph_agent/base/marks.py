@@ -31,7 +31,7 @@ MARKS: dict[str, str] = {
     "`origins`",
     "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which default limits its outputs get',
 }
-"""Key of tool metadata → its meaning."""
+"""Key of a tool's metadata → its meaning, for documentation."""
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -39,11 +39,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "truncate": ("head_tail", "tail"),
     "kind": ("file_read", "shell", "search", "listing"),
 }
-"""Mark → the values that it may have."""
+"""Key of a tool's metadata → the values that it may have, for keys with a fixed set."""
 
 
 class Marks(TypedDict, total=False):
-    """Keys of tool metadata with their types; `MARKS` explains them."""
+    """Types of the keys of a tool's metadata that this package reads; `MARKS` explains them."""
 
     effect: Literal["read", "write"]
     idempotent: bool

@@ -18,15 +18,16 @@ SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
     "tools_rejected": ("This model or its server does not take tools", "set tool_calling to 'text'"),
     "other": ("The model call failed", "see the provider's documentation"),
 }
-"""Kind of error → the text before and after the provider's words."""
+"""Kind of a model's error → the text before and the text after the provider's own words, which stand in parentheses."""
 UNREACHABLE = ("The model's server cannot be reached", "try again later")
+"""The same two texts for special cases of `transient`; `POSTPONED` is followed by the delay."""
 MODEL_LOADING = ("The model's server is still loading its model", "try again in a minute")
 POSTPONED = ("The model provider asks for a longer wait", "try again in")
 """The same texts for special cases of `transient`; the text of `POSTPONED` is followed by the delay."""
 FALLBACK_SENTENCE = ("does not answer", "going on with")
-"""The text before and after the provider's words in the warning about a change to a fallback model."""
+"""The same two texts for the warning that a fallback model is asked."""
 _MOST_CHARS = 1000
-"""Maximum characters in parentheses that are removed; the text of an error is shorter."""
+"""Maximum characters in parentheses that are removed; no error's text is that long."""
 _BOUNDS = [*SENTENCES.values(), UNREACHABLE, MODEL_LOADING, POSTPONED, FALLBACK_SENTENCE]
 # Greedy, so that a provider's text that repeats the end of the sentence is removed as a whole.
 _QUOTES = re.compile(
@@ -39,7 +40,10 @@ _QUOTES = re.compile(
 
 
 def public_text(text: str) -> str:
-    """Return a text in which each description of a model error lacks the provider's words; its HTTP status is kept."""
+    """Return a text for clients, in which each description of a model's error lacks the words of the provider.
+
+    The HTTP status is kept. A text without such a description is unchanged.
+    """
     if not any(before in text for before, _ in _BOUNDS):
         return text
     return _QUOTES.sub(lambda found: f" (HTTP {found[found.lastindex]})" if found.lastindex else "", text)

@@ -24,10 +24,10 @@ because nothing that it has read has the value. `unknown` if there was too much 
 
 
 class ArgumentOrigin(TypedDict):
-    """Where an argument of a call comes from."""
+    """Where the value of a call's argument comes from."""
 
     kind: OriginKind
-    """The author."""
+    """Who wrote the value."""
     how: NotRequired[Literal["reference", "field", "prose"]]
     """`reference` if the plan names the result, `field` if the value is a whole field of a result, `prose` if it is a
     part of a longer text; absent for `model` and `unknown`."""
@@ -36,7 +36,10 @@ class ArgumentOrigin(TypedDict):
     name: NotRequired[str]
     """Name of the tool or delegate; absent as above."""
     field: NotRequired[str]
-    """Path of the field in the result, such as `emails[0].body`; absent if the result is one text."""
+    """Path of the field in the result that has the value, such as `emails[0].body`.
+
+    Absent if the result is one text.
+    """
     part: NotRequired[str]
     """The part of the argument that was found, without punctuation; absent if the whole was."""
     untrusted: NotRequired[Literal[True]]
@@ -46,12 +49,15 @@ class ArgumentOrigin(TypedDict):
 
 
 class TracedCall(TypedDict):
-    """The fields of a call that the setting `origins` adds."""
+    """The fields of a call that exist only with the setting `origins`, which traces where arguments come from."""
 
     origins: NotRequired[dict[str, ArgumentOrigin]]
     """Path of an argument, such as `recipients[0]` → where it comes from; absent unless origins are traced."""
     tainted: NotRequired[list[str]]
-    """Paths of the arguments that are sinks (such as a recipient) and come from untrusted text; absent if none is."""
+    """Paths of the arguments for which the call is held or refused; absent if there are none.
+
+    Such an argument is one of the tool's `sinks` (e.g. a recipient) and comes from untrusted text.
+    """
 
 
 def origin_text(origin: Mapping[str, Any]) -> str:
@@ -69,11 +75,11 @@ def origin_text(origin: Mapping[str, Any]) -> str:
 
 
 def origins_text(call: Mapping[str, Any], *, tainted: bool = False) -> list[str]:
-    """Return a line for each argument whose origin is traced: its path, and the origin in words.
+    """Return one line for each argument whose origin is known: its path, a colon, and the origin in words.
 
     Args:
-        call: A call, or an event, a span or a request of one.
-        tainted: Whether only the arguments are returned for which the call is held or refused.
+        call: A call, or a dict with its fields, such as an event, a span or an approval request.
+        tainted: Whether to return only the arguments for which the call is held or refused.
     """
     origins: Mapping[str, Any] = call.get("origins", {})
     paths = call.get("tainted", ()) if tainted else origins

@@ -27,31 +27,36 @@ _LIMITS = {
 """Default connection options, unless the URL sets them: seconds, but milliseconds for `tcp_user_timeout`."""
 
 _CREATE_LOCK = 0x6772617068
-"""Key of the advisory lock that is held while tables are created."""
+"""Key of PostgreSQL's advisory lock that a process holds while it creates tables."""
 _CREATE_S = 60
-"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`: the process is
+"""Seconds without a query after which the server ends a connection that creates tables, because its process is
 paused."""
 _LIMIT_PAUSES = (
     "SELECT set_config(name, %s, false) FROM pg_settings"
     " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
 )
-"""Ends a connection that sends nothing for a time; a server of an older version may lack one of the two settings."""
+"""Statement by which the server ends a connection that sends nothing for a time.
+
+Old servers lack one of the settings.
+"""
 _INVALID = (
     "SELECT format('REINDEX INDEX CONCURRENTLY %I.%I', current_schema(), i.relname) AS repair FROM pg_index x"
     " JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid"
     " WHERE NOT x.indisvalid AND t.relnamespace = current_schema()::regnamespace"
     " AND t.relname IN ('checkpoints', 'checkpoint_blobs', 'checkpoint_writes', 'store')"
 )
-"""The statements that repair the indexes whose concurrent creation was killed; no query uses such an index."""
+"""Query for the statements that repair indexes whose concurrent creation was killed; no query uses such an index."""
 _PAUSE_S = 0.05
 """Seconds between two attempts to acquire `_CREATE_LOCK`."""
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """Return the options of a connection: autocommit, preparation at the first use, and time limits and keepalives.
+    """Return keyword arguments of `psycopg`'s connections: autocommit, prepared statements, time limits and keepalives.
 
-    Time limits and keepalives that the URL sets are left out. Raises `psycopg.ProgrammingError` if the URL is not in
-    libpq's syntax.
+    Time limits and keepalives that the URL sets are left out.
+
+    Raises:
+        psycopg.ProgrammingError: The URL is not in libpq's syntax.
     """
     chosen = conninfo_to_dict(url)
     limits = {name: value for name, value in _LIMITS.items() if name not in chosen}
@@ -59,10 +64,15 @@ def connection_options(url: str) -> dict[str, Any]:
 
 
 async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
-    """Create tables with `make` over a new connection, while no other process does, and repair broken indexes.
+    """Call `make` with a new connection to create tables, while no other process creates any, and repair broken
+    indexes. Waits as long as another process does so, because concurrent creation would fail.
 
-    Concurrent creation by two processes would fail, so one waits for the other. Raises `ConfigError`, which names the
-    URL without the password, if the database cannot be reached or refuses a statement.
+    Args:
+        url: The database's URL.
+        make: Creates the tables, if they do not exist.
+
+    Raises:
+        ConfigError: The database cannot be reached or refuses a statement; the text has the URL without its password.
     """
     try:
         async with await AsyncConnection[DictRow].connect(

@@ -12,7 +12,7 @@ from graph_agent.base.types import Usage
 
 
 class Sampler(Protocol):
-    """Sends requests of a running tool call to the agent's model; their usage counts as usage of the run."""
+    """Sends requests of a running tool to the agent's model; their usage counts as usage of the run."""
 
     usage: Usage
     """Usage of this sampler's requests so far."""

@@ -39,7 +39,10 @@ _REMOVED = (sqlite3.SQLITE_READONLY_DBMOVED, "SQLITE_READONLY_DBMOVED")
 """SQLite's own code, which it reports only without a write-ahead log."""
 
 _failed_waits: dict[str, tuple[float, float]] = {}
-"""File → time (monotonic) and length in seconds of the last wait that timed out; removed after a successful write."""
+"""File → time on the monotonic clock, and length in seconds, of the last wait that timed out.
+
+Removed after a successful write.
+"""
 
 
 class DatabaseLockedError(OperatorError, sqlite3.OperationalError):
@@ -62,12 +65,18 @@ def is_locked(error: BaseException) -> bool:
 
 
 class LockWaitConnection(sqlite3.Connection):
-    """A connection that waits up to `BUSY_S` seconds for locks of other connections; the `factory` of
-    `sqlite3.connect`.
+    """An SQLite connection that waits up to `BUSY_S` seconds while another connection holds a lock on the file.
 
-    After `_NOTICE_S` seconds of waiting, a warning is logged. `timeout` is accepted and not used; `options` are those
-    of `sqlite3.Connection`. Each statement and commit raises `DatabaseLockedError` if the lock is held for longer, and
-    `DatabaseRemovedError` if the file was removed or replaced.
+    It is used as the `factory` of `sqlite3.connect`. After `_NOTICE_S` seconds of waiting, a warning is logged.
+
+    Args:
+        database: Path of the file.
+        timeout: Accepted and not used.
+        **options: Those of `sqlite3.Connection`.
+
+    Raises:
+        DatabaseLockedError: By each statement and commit: the lock was held for longer.
+        DatabaseRemovedError: By each statement and commit: the file was removed or replaced.
     """
 
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:
@@ -78,7 +87,7 @@ class LockWaitConnection(sqlite3.Connection):
         """Inode of the open file; None for a database that is no file."""
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor whose statements wait for locks in the same way, or one of the given `factory`."""
+        """Return a cursor whose statements wait for locks in the same way; with a `factory`, one of that class."""
         return super().cursor(factory or _WaitingCursor)
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
@@ -103,7 +112,7 @@ class LockWaitConnection(sqlite3.Connection):
         self.wait_for(super().commit)
 
     def check_file(self) -> None:
-        """Raise `DatabaseRemovedError` if the file was removed or replaced since it was opened."""
+        """Raise `DatabaseRemovedError` if the file was removed or replaced since this connection opened it."""
         # SQLite itself would write to the removed file without an error, and nothing would ever read that.
         if self._inode is None or _inode_of(self._path) == self._inode:
             return
@@ -118,8 +127,11 @@ class LockWaitConnection(sqlite3.Connection):
         """Call `statement` with the arguments, and return its result; wait while another connection holds the lock.
 
         Waits at most `BUSY_S` seconds, or `_RETRY_S` if a wait for the same file has timed out within the last
-        `_FAILED_S`. Raises `DatabaseLockedError` after that, or at once if SQLite refuses to wait or the statement has
-        changed rows already; any other error of the statement is raised unchanged.
+        `_FAILED_S` seconds. Errors of the statement that are not about a lock are raised unchanged.
+
+        Raises:
+            DatabaseLockedError: The lock is still held, SQLite refuses to wait, or the statement has changed rows
+                already and so cannot be repeated.
         """
         before, failed = self.total_changes, _failed_waits.get(self._file)
         recently_failed = failed is not None and time.monotonic() - failed[0] < _FAILED_S
@@ -172,7 +184,7 @@ class LockWaitConnection(sqlite3.Connection):
 
 
 class _WaitingCursor(sqlite3.Cursor):
-    """A cursor that checks the file and waits for locks before each statement."""
+    """A cursor that, before each statement, checks that the file still exists, and waits for locks."""
 
     connection: LockWaitConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
 
@@ -212,19 +224,21 @@ _CONCURRENT_ERRORS = frozenset(
 
 
 class Patience:
-    """Retry policy for creating tables while another process creates the same ones; it lasts `BUSY_S` seconds.
+    """Retry policy for creating tables while another process creates the same ones.
 
-    Needed for the journal mode too: SQLite does not wait for locks when the mode is changed.
+    It lasts `BUSY_S` seconds from its construction. Changing the journal mode needs it, too, because SQLite does not
+    wait for locks then.
     """
 
     def __init__(self) -> None:
         self._until = time.monotonic() + BUSY_S
 
     def pause_s(self, error: sqlite3.Error) -> float:
-        """Return the seconds to wait after a failed attempt (`_PAUSE_S`).
+        """Return the seconds to wait after a failed attempt, before the next one.
 
-        Raises `error` instead if no other process can cause it, if it has waited for a lock already, or after `BUSY_S`
-        seconds.
+        Raises:
+            sqlite3.Error: `error` itself: no other process can have caused it, it has waited for a lock already, or
+                `BUSY_S` seconds have passed.
         """
         if isinstance(error, DatabaseLockedError) and error.waited_s:
             raise error
@@ -237,8 +251,9 @@ class Patience:
 def check_sqlite_file(path: Path) -> None:
     """Check that a file is a database of sessions, or an empty one; a missing file is created.
 
-    Raises `ConfigError` if it is not, cannot be opened, or has several names (hard links), and `DatabaseLockedError` if
-    it stays locked.
+    Raises:
+        ConfigError: The file is another program's, cannot be opened, or has several names (hard links).
+        DatabaseLockedError: The file stays locked.
     """
     check_names(path)
     try:

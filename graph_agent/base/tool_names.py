@@ -16,11 +16,11 @@ _HASH_CHARS = 8
 
 
 def alias_of(name: str) -> str:
-    """Return a tool name that every provider accepts: `name` itself if it is valid, otherwise a similar one.
+    """Return a name for a tool that every provider accepts: `name` itself if it is valid, otherwise a similar one.
 
     A valid name has at most 64 letters, digits, `_` and `-`, and begins with a letter or `_`, as Gemini requires. Other
     characters become `_`, and `_` is put before an invalid first one. A name that is too long is cut and ends with a
-    hash of the whole name, which is the same in every process.
+    hash of the whole name. The result is the same in every process; two names may have the same one.
     """
     if NAME.fullmatch(name):
         return name

@@ -1,4 +1,4 @@
-"""Defines base types: statuses, calls, usage."""
+"""Defines the base types of sessions, calls and usage."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ OwnerT = TypeVar("OwnerT")
 ReturnT = TypeVar("ReturnT")
 
 OK = "ok"
-"""State of a part that works: a model's endpoint, an MCP server, or the database."""
+"""Status of a part that works, in reports of a process's health: a model's endpoint, an MCP server, or the database."""
 CLIENT_CALL = "client_tool_call"
-"""The `type` of the interrupt for a client tool; its value also has the call's `id`, `name` and `arguments`."""
+"""The `type` in the value of an interrupt for a client tool, one that the caller of the run executes.
+
+The value also has the call's `id`, `name` and `arguments`.
+"""
 HIDDEN_ID_PREFIX = "do-not-render-"
 """Prefix of the ids of messages that are for the model only; chat clients of this ecosystem hide them."""
 
@@ -57,6 +60,7 @@ StopReason = Literal[
     "aborted",
     "failed",
 ]
+"""Why an input ended: `completed` with an answer, a limit, a detected `loop`, an abort, or a failure."""
 
 CutOff = Literal["length", "content_filter", "interrupted"]
 """Cause of a cut-off reply: the maximum length, a content filter, or a failure of the provider."""
@@ -79,14 +83,20 @@ STATUS_OF: dict[StopReason, SessionStatus] = {
 def with_parameters_of(
     source: Callable[Concatenate[Any, P], object],
 ) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
-    """Return a decorator that gives a method with `**options` the parameters of `source`, for type checkers only."""
+    """Return a decorator that gives a method with `**options` the parameters of the function `source`.
+
+    It is for type checkers only: the decorator returns the method unchanged.
+    """
     return lambda method: method
 
 
 def with_fields_of(
     source: Callable[P, object],
 ) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
-    """Return a decorator that gives a method with `**options` the fields of a class, for type checkers only."""
+    """Return a decorator that gives a method with `**options` the constructor parameters of the class `source`.
+
+    It is for type checkers only: the decorator returns the method unchanged.
+    """
     return lambda method: method
 
 
@@ -100,7 +110,10 @@ class Usage(TypedDict):
     cost: NotRequired[float]
     """Cost of the calls in the currency of `prices`; absent without prices."""
     fresh: NotRequired[bool]
-    """Only in a state update: the sum is reset to this value instead of increased."""
+    """True in a state update that replaces the sum by this value, where other updates are added to it.
+
+    Absent otherwise.
+    """
 
 
 NO_USAGE: Usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "model_calls": 0}
@@ -116,14 +129,17 @@ class Call(TracedCall):
     arguments: dict[str, Any]
     """Plain JSON values; empty for a call without arguments."""
     plan_id: NotRequired[str]
-    """The id that the model wrote, which references and `needs` of a structured plan use.
+    """The id that the model wrote, to which references and `needs` of a structured plan refer.
 
-    Absent if `id` is that id, except in structured plans.
+    Outside structured plans it is absent if it equals `id`.
     """
     needs: NotRequired[list[str]]
     """`plan_id` of each call of the same parallel batch (wave) whose result this call needs; absent if none."""
     template: NotRequired[dict[str, Any]]
-    """The arguments before references to earlier batches were replaced; absent unless origins are traced."""
+    """The arguments as the model wrote them, with references to results of earlier waves.
+
+    Absent unless origins are traced.
+    """
     fault: NotRequired[str]
     """Why the call cannot be run. The text becomes the call's result, with the status `invalid`."""
     skipped: NotRequired[Literal[True]]
@@ -136,12 +152,15 @@ class Call(TracedCall):
 
 
 def plan_id_of(call: Mapping[str, Any]) -> str:
-    """Return the id by which the model knows a call: its `plan_id`, or its `id` without one."""
+    """Return the id by which the model knows a call: its `plan_id`, or its `id` if it has none."""
     return str(call.get("plan_id", call["id"]))
 
 
 def needed_ids(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return call id → ids of the calls that it needs, for the calls of a `plan` event, which has plan ids instead."""
+    """Return call id → ids of the calls whose results the call needs, for the calls of a `plan` event.
+
+    The event itself has the plan's ids; a need that names no call of the event is kept unchanged.
+    """
     ids = {plan_id_of(call): call["id"] for call in plan["calls"]}
     return {call["id"]: tuple(ids.get(need, need) for need in call.get("needs", ())) for call in plan["calls"]}
 

@@ -33,7 +33,7 @@ from graph_agent.base.settings.config import LoopConfig, Price
 from graph_agent.base.types import NO_USAGE, StopReason, Usage
 
 ESTIMATED = "graph_agent_usage_estimated"
-"""Key in `response_metadata` of a reply whose usage is an estimate."""
+"""Key in a reply's `response_metadata`: True if its usage is an estimate."""
 
 
 def add_usage(left: Usage | None, right: Usage | None) -> Usage:
@@ -56,7 +56,7 @@ def add_usage(left: Usage | None, right: Usage | None) -> Usage:
 
 
 def less_usage(usage: Usage, counted: Usage) -> Usage:
-    """Return `usage` minus `counted`, field by field, at least 0 in each."""
+    """Return the difference `usage` minus `counted`, field by field; no field is below 0."""
     difference: Usage = {
         "input_tokens": max(0, usage["input_tokens"] - counted["input_tokens"]),
         "output_tokens": max(0, usage["output_tokens"] - counted["output_tokens"]),
@@ -69,7 +69,7 @@ def less_usage(usage: Usage, counted: Usage) -> Usage:
 
 
 def fresh(usage: Usage) -> Usage:
-    """Return the state update that resets ``usage`` to this value."""
+    """Return a state update that sets the usage to this value, where other updates are added."""
     return {**usage, "fresh": True}
 
 
@@ -78,7 +78,7 @@ _COUNTS = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
 
 @dataclass(slots=True)
 class TimedRequest:
-    """A model request whose duration is measured from construction on; `end` records it."""
+    """One model request, whose duration is measured from construction on; `end` records it."""
 
     model: str
     """The model's configured name, or LangChain's type of it."""
@@ -103,7 +103,10 @@ class TimedRequest:
 
     @classmethod
     def to(cls, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> Self:
-        """Create the measurement of a request, which begins now."""
+        """Create the measurement of a request to `model`, which begins now.
+
+        `messages` and `options` are those of the request.
+        """
         kind = getattr(model, "_llm_type", "") or type(model).__name__
         return cls(
             name_of_model(model) or kind,
@@ -138,28 +141,30 @@ class TimedRequest:
 
 @dataclass(slots=True)
 class ExtraUsage:
-    """What happened during one request, apart from the reply that it returned."""
+    """What happened during one request apart from the reply that it returned, so that all usage and events are
+    counted."""
 
     replies: list[AIMessage] = field(default_factory=list)
     """Replies that are counted nowhere else, with their usage."""
     cut_off: AIMessage | None = None
     """The one of `replies` that was cut off; None if there is none."""
     uncalled: int = 0
-    """Number of returned replies that no model wrote."""
+    """Number of replies returned by the request that no model wrote, e.g. made by middleware."""
     timed: list[TimedRequest] = field(default_factory=list)
     """Every model request, including those of returned replies."""
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Type and fields of events of the request: warnings about the endpoint, and calls that the provider ran."""
+    """Pairs of type and fields: events of the request, such as warnings, and calls that the provider ran."""
     replaced: list[tuple[str, AIMessage | None]] = field(default_factory=list)
-    """Name of a middleware that replaced a reply, and the model's own reply; None if no model was asked."""
+    """Pairs of the name of a middleware that replaced a reply and the model's own reply; None if no model was asked."""
 
 
 _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
+"""The innermost object of `metered()`; None outside."""
 
 
 @contextmanager
 def metered() -> Iterator[ExtraUsage]:
-    """Collect the `record_…` calls made inside the block; yields the object that receives them."""
+    """Collect what the `record_…` functions record in the `with` block; yields the object that receives it."""
     extra = ExtraUsage()
     token = _extra_usage.set(extra)
     try:
@@ -183,18 +188,21 @@ def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
 
 
 def record_replaced(name: str, reply: AIMessage | None) -> None:
-    """Record, for an event, that the middleware `name` replaced a reply; None as the reply if no model was asked."""
+    """Record, for an event, that the middleware `name` replaced a reply.
+
+    `reply` is the model's own reply; None if no model was asked.
+    """
     if (extra := _extra_usage.get()) is not None:
         extra.replaced.append((name, reply))
 
 
 def record_warning(warning: str) -> None:
-    """Record a warning about the model's endpoint, for an event; a full sentence."""
+    """Record a `warning` event about the model's endpoint for the history; `warning` is a full sentence."""
     record_event("warning", message=warning)
 
 
 def record_event(type_: str, **fields: Any) -> None:
-    """Record an event of the current request, with the fields of its type."""
+    """Record an event of the current request for the history: its type and the fields of that type."""
     if (extra := _extra_usage.get()) is not None:
         extra.events.append((type_, fields))
 
@@ -206,12 +214,14 @@ def record_cut_off(
     text: str = "",
     reported: UsageMetadata | None = None,
 ) -> AIMessage | None:
-    """Record that the current request was cut off; return its partial reply, or None outside `metered()`.
+    """Record that the current request was cut off.
+
+    Return its partial reply with its usage, or None outside `metered()`.
 
     Args:
         model: The model.
         request: The messages of the request.
-        options: Keyword arguments of the call; its `tools` count as input.
+        options: Keyword arguments of the request; its `tools` count as input.
         text: The text received so far.
         reported: The usage reported so far; None if none was. Missing figures are estimated.
     """
@@ -288,7 +298,8 @@ def cut_off_reply(
 def estimated_usage(
     request: Sequence[BaseMessage], reply: BaseMessage, tools: Sequence[dict[str, Any]] | None = None
 ) -> UsageMetadata:
-    """Estimate the tokens of a request, its `tools` included, and of its reply, at about four characters a token."""
+    """Estimate the tokens of a request, its `tools` included, and of the reply to it, at about four characters a
+    token."""
     asked = estimated_tokens(request, tools=list(tools) if tools else None)
     answered = estimated_tokens([reply])
     return UsageMetadata(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)
@@ -312,7 +323,7 @@ LOGGED = {
 """Limit that ends planning → log message; `%g` is the limit's value."""
 
 LimitMet = tuple[StopReason, float]
-"""The reason for which planning ends, and the limit's value."""
+"""The reason for which planning ends, and the value of the limit that was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +349,8 @@ class RemainingBudget:
     cost: float | None = None
 
     def shared_by(self, shares: int) -> RemainingBudget:
-        """Return one of `shares` equal parts of tokens and cost; time is not divided, as the parts run in parallel."""
+        """Return the budget of each of `shares` parts that run in parallel: tokens and cost are divided, time is
+        not."""
         return RemainingBudget(
             self.deadline_s,
             None if self.tokens is None else self.tokens // shares,
@@ -346,7 +358,7 @@ class RemainingBudget:
         )
 
     def as_json(self) -> dict[str, float | int | None]:
-        """Return the fields as a dict."""
+        """Return the fields as a dict of JSON values."""
         return {"deadline_s": self.deadline_s, "tokens": self.tokens, "cost": self.cost}
 
 
@@ -356,7 +368,10 @@ def has_budget(settings: LoopConfig) -> bool:
 
 
 def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return the budget that is too small for another plan and the answer, and its value; None if all suffice."""
+    """Return which budget is too small for another plan and the answer, and its value; None if all suffice.
+
+    The next model call is assumed to cost as much as the newest one.
+    """
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
         return "deadline", settings.deadline_s
     limit = settings.max_tokens_total
@@ -374,12 +389,16 @@ def work_s(deadline_s: float, settings: LoopConfig) -> float:
 
 
 def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
+    """Return the part of a budget that is kept for the answer.
+
+    It is a share of `limit`, or the use of the last model call if that is more.
+    """
     # The answer's request contains the last one, so it uses at least as much.
     return max(limit * settings.answer_reserve, last)
 
 
 def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return the budget that is used up, with no reserve left for the answer, and its value; None if none is."""
+    """Return which budget is used up completely, so that even the answer has none, and its value; None if none is."""
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s
     if settings.max_tokens_total is not None and spent.tokens >= settings.max_tokens_total:
@@ -390,7 +409,8 @@ def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, flo
 
 
 def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingBudget:
-    """Return the budget that delegates may use: what remains without the reserve for the answer, at least 0."""
+    """Return the budget that delegates may use: what remains after the reserve for the answer, at least 0 in each
+    field."""
     deadline, tokens, cost = settings.deadline_s, settings.max_tokens_total, settings.max_cost
     return RemainingBudget(
         None if deadline is None else max(0.0, work_s(deadline, settings) - spent.seconds),
@@ -400,7 +420,7 @@ def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingB
 
 
 def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
-    """Return settings whose budgets are at most those remaining to the delegating run.
+    """Return a delegate's settings with budgets that are at most what the delegating run has left.
 
     Args:
         settings: The delegate's own settings.
@@ -415,7 +435,8 @@ def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> Loop
 
 
 _TIGHTENED = (("deadline_s", "deadline_s", 1e-3), ("max_tokens_total", "tokens", 1), ("max_cost", "cost", 1e-9))
-"""Field of `LoopConfig`, key of `RemainingBudget.as_json`, and the smallest value that the field accepts."""
+"""Field of `LoopConfig`, key of `RemainingBudget.as_json`, and the smallest value that the field accepts, of each
+budget."""
 
 
 def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
@@ -439,11 +460,11 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
 
 
 PROVIDER_CALLS = "graph_agent_provider_calls"
-"""Key in `response_metadata` of a reply: name of a tool that the provider ran → number of calls that it charges."""
+"""Key in a reply's `response_metadata`: name of a tool that the provider ran → number of calls that it charges for."""
 
 
 def _cost_of_calls(reply: AIMessage, prices: Mapping[str, float]) -> float:
-    """Return the cost of the calls of tools that the provider ran for a reply."""
+    """Return the cost of the tool calls that the provider ran for a reply; a tool without a price costs nothing."""
     calls: Mapping[str, int] = reply.response_metadata.get(PROVIDER_CALLS) or {}
     return sum(number * prices.get(name, 0.0) for name, number in calls.items())
 
@@ -462,7 +483,10 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price:
 
 
 def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
-    """Return the usage of one model call, with 0 for counts that are not reported; without prices it has no cost."""
+    """Return the usage of one model call, with 0 for counts that are not reported.
+
+    The cost is included only if `prices` (model name → price) is given and not empty.
+    """
     used = reply.usage_metadata
     usage: Usage = {
         "input_tokens": used["input_tokens"] if used else 0,
@@ -474,7 +498,10 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
 
 
 class LimitMetError(Exception):
-    """Raised when a limit forbids another plan, so that the input ends; has the reason and the limit's value."""
+    """Raised when a limit forbids another plan, so that the input ends.
+
+    `reason` and `limit` are the cause and its value.
+    """
 
     def __init__(self, reason: StopReason, limit: float) -> None:
         super().__init__(f"{reason}: {limit}")

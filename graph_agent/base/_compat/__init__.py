@@ -67,16 +67,19 @@ INTERRUPT = "__interrupt__"
 STRICT_RESUME = "__pregel_strict_resume"
 """Key in `configurable` that makes LangGraph refuse, before any write, an answer to an interrupt that is not open."""
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
-"""Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
+"""Added to the `configurable` of a run of a graph compiled with `checkpointer=False`.
+
+Without it LangGraph raises an error if the surrounding run has durability `"sync"`.
+"""
 
 
 def dual_runnable(
     sync: Callable[..., Any] | None, coroutine: Callable[..., Awaitable[Any]] | None, name: str
 ) -> Runnable[Any, Any]:
-    """Return a runnable that calls `coroutine` from asynchronous entry points and `sync` from blocking ones.
+    """Return a LangGraph node that calls `coroutine` from asynchronous entry points and `sync` from blocking ones.
 
     LangGraph injects `config` and `runtime` according to the parameters of `sync`, so both must have the same. The
-    runnable is not traced, because LangGraph traces the node that it becomes.
+    runnable is not traced, because LangGraph traces the node itself. None for one function: that way of calling fails.
     """
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 
@@ -89,7 +92,7 @@ def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = Fal
     Args:
         config: The node's config.
         keys: Names of the fields.
-        fresh: Whether to include the task's own writes.
+        fresh: Whether the values include what the task itself has written so far.
     """
     read = config["configurable"][_READ]
     values: dict[str, Any] = read(list(keys), fresh)
@@ -109,10 +112,10 @@ def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
 
 
 def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) -> bool:
-    """Whether a run would store checkpoints but names no thread.
+    """Whether a run would store checkpoints but has no `thread_id`, so that LangGraph would raise an error.
 
     Args:
-        checkpointer: The graph's saver; that of a surrounding run takes precedence.
+        checkpointer: The graph's saver; False if it stores none. The saver of a surrounding run comes before it.
         configurable: The run's complete `configurable`.
     """
     saver = configurable.get(_CHECKPOINTER, checkpointer) if checkpointer is not False else None
@@ -120,12 +123,12 @@ def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) ->
 
 
 def inherits_durability(configurable: Mapping[str, Any], durability: str | None = None) -> bool:
-    """Whether a nested run takes over the durability of the surrounding run, because it sets none or the same."""
+    """Whether a nested run takes over the durability of the surrounding run, because it names none or the same."""
     return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
 
 
 def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> RunnableConfig:
-    """Return a node's config with its runtime context replaced by `change(context)`.
+    """Return a copy of a node's config with its runtime context replaced by `change(context)`.
 
     The same config if it has no runtime or `change` returns the same object.
     """
@@ -137,14 +140,15 @@ def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> Runnab
 
 
 def names_checkpoint(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run names a thread or checkpoint, so that it inherits nothing from a surrounding run."""
+    """Whether a run names a thread, a namespace or a checkpoint itself, so that it inherits nothing from a surrounding
+    run."""
     return any(configurable.get(name) for name in _COORDINATES)
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
-    """Return the runtime context that a nested run inherits; None without a surrounding run.
+    """Return the runtime context that a nested run inherits from the run around it.
 
-    None also for a run that names its own thread or checkpoint.
+    None without a surrounding run, and for a run that names its own thread or checkpoint.
     """
     given = (config or {}).get("configurable", {})
     if _RUNTIME not in given and not names_checkpoint(given):
@@ -153,17 +157,20 @@ def surrounding_context(config: RunnableConfig | None) -> Any:
 
 
 def is_resuming(config: RunnableConfig) -> bool:
-    """Whether a graph that runs inside a node has to resume from its own checkpoint, if it has one."""
+    """Whether a graph that runs inside a node has to continue from its own checkpoint, if it has one."""
     return bool(config["configurable"].get(_RESUMING))
 
 
 def is_nested(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run belongs to a task of another graph, in whose stream its nodes may appear."""
+    """Whether a run is part of a task of another graph, in whose stream its nodes may appear."""
     return _TASK_ID in configurable
 
 
 def count_resume_values(config: RunnableConfig) -> int:
-    """Return how many interrupts of a task have an answer in this run; 0 when it interrupts for the first time."""
+    """Return how many interrupts of a node's task have been answered so far.
+
+    0 when it interrupts for the first time.
+    """
     scratchpad = config["configurable"].get(SCRATCHPAD)
     if scratchpad is None:
         return 0
@@ -171,13 +178,16 @@ def count_resume_values(config: RunnableConfig) -> int:
 
 
 def newest_resume_value(config: RunnableConfig) -> Any:
-    """Return the newest answer to an interrupt that a task has received in this run; None if there is none."""
+    """Return the newest answer to an interrupt of a node's task; None if none has been answered."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 
 async def stop_batching(store: Any) -> None:
-    """End the background task of one of LangGraph's asynchronous stores, which have no method for it."""
+    """Stop the background task of one of LangGraph's asynchronous stores, and wait until it has ended.
+
+    Does nothing if it has not been started. The stores have no public method for it.
+    """
     if store._task is not None:
         store._task.cancel()
         await asyncio.wait([store._task])
@@ -189,7 +199,7 @@ def close_sqlite_cache(cache: Any) -> None:
 
 
 class InjectedArguments:
-    """The parameters of a tool that the framework fills in, by the rules of LangGraph's `ToolNode`."""
+    """The parameters of a tool that LangGraph fills in and the model does not, by the rules of its `ToolNode`."""
 
     def __init__(self, tool: BaseTool) -> None:
         # Imported here: it loads LangGraph's prebuilt agents, and only an agent with tools needs it.
@@ -197,33 +207,34 @@ class InjectedArguments:
 
         found = _get_all_injected_args(tool)
         self.state: dict[str, str | None] = found.state
-        """Parameter → injected state field; None for the whole state."""
+        """Parameter → injected state field; None in place of a field for the whole state."""
         self.optional_state: set[str] = found._optional_state_args
         self.store: str | None = found.store
         self.runtime: str | None = found.runtime
         self.hidden: set[str] = found.all_injected_keys
-        """Parameters that the model must not set."""
+        """Names of the parameters that the model must not set, a superset of the others."""
         self.is_empty = not (self.state or self.store or self.runtime or self.hidden)
-        """Whether there are no such parameters."""
+        """Whether the tool has no such parameter."""
 
 
 def changes_in(update: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the state updates of nodes in one item of LangGraph's `updates` stream: field → value.
-
-    A node that returned several updates yields each of them; values that are not updates are skipped.
-    """
+    """Yield the state updates (field → value) in one item of LangGraph's `updates` stream, which is a dict of node →
+    update. A node that returned several updates yields each of them; values that are not dicts are skipped."""
     for written in update.values():
         changes = written if isinstance(written, list) else [written]
         yield from (change for change in changes if isinstance(change, dict))
 
 
 def is_overridden(middleware: Any, base: type, method: str) -> bool:
-    """Whether the class of a middleware overrides a method of `base`."""
+    """Whether the class of a middleware overrides a method of the class `base`, given by its name."""
     return getattr(type(middleware), method) is not getattr(base, method)
 
 
 def can_jump_to(middleware: Any, hook: str) -> list[str]:
-    """Return the destinations that a middleware's hook declares by `hook_config(can_jump_to=…)`; empty without any."""
+    """Return the destinations, such as `end`, that a middleware declares for its method `hook`.
+
+    Empty if it declares none.
+    """
     from langchain.agents.factory import _get_can_jump_to
 
     return [*_get_can_jump_to(middleware, hook)]
@@ -237,7 +248,7 @@ def trace_policy_of(middleware: Any) -> TracePolicy:
 
 
 def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
-    """Compose LangChain's `awrap_model_call` methods, outermost first; at least one is required.
+    """Compose LangChain's `awrap_model_call` methods to one, outermost first; at least one is required.
 
     The composed method returns an object with `model_response` and `commands`, those of the innermost first.
     """
@@ -249,7 +260,7 @@ def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callabl
 
 
 def chain_tool_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
-    """Compose LangChain's `awrap_tool_call` methods, outermost first; at least one is required."""
+    """Compose LangChain's `awrap_tool_call` methods to one, outermost first; at least one is required."""
     from langchain.agents.factory import _chain_async_tool_call_wrappers
 
     composed = _chain_async_tool_call_wrappers(wraps)
@@ -258,7 +269,10 @@ def chain_tool_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable
 
 
 def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:
-    """Convert a tool's return value to a `ToolMessage`, as `tool.ainvoke` does; a message is returned unchanged."""
+    """Convert a tool's return value to a `ToolMessage`, as `tool.ainvoke` does.
+
+    A message or a `Command` is unchanged.
+    """
     from langchain_core.tools.base import _format_output
 
     return _format_output(content, artifact, call_id, tool.name, "success")
@@ -283,13 +297,14 @@ def config_parameter(function: Callable[..., Any]) -> str | None:
 
 
 MakeGate = Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
-"""Builds a gate from the consumer of a message stream, and the set of message ids that the stream has emitted."""
+"""Builds a gate from the function that accepts entries of a message stream, and the set of message ids emitted so
+far."""
 
 
 def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfig:
-    """Return a model call's config in which entries of LangGraph's message stream pass through a gate.
+    """Return a copy of a model call's config in which entries of LangGraph's message stream pass through a gate.
 
-    The same config if the call is not streamed by messages.
+    The same config if the run is not read by `stream_mode="messages"`.
     """
     manager = config.get("callbacks")
     if not isinstance(manager, BaseCallbackManager):
@@ -308,22 +323,23 @@ def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfi
 
 
 def message_handlers(manager: BaseCallbackManager) -> list[StreamMessagesHandler] | None:
-    """Return the handlers of a manager if all of them are LangGraph's message streams; None if any is not."""
+    """Return a manager's handlers if all are LangGraph's message streams, or there is none.
+
+    None if there is any other.
+    """
     if any(type(handler) is not StreamMessagesHandler for handler in manager.handlers):
         return None
     return [handler for handler in manager.handlers if isinstance(handler, StreamMessagesHandler)]
 
 
 def emit_message(handler: StreamMessagesHandler, run_meta: Any, message: BaseMessage) -> None:
-    """Send one token of a model call to the message stream; `run_meta` is the handler's metadata of that call."""
+    """Send one chunk of a reply to the message stream; `run_meta` is the handler's metadata of the model call."""
     handler._emit(run_meta, message)
 
 
 def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) -> Callable[[Any], None] | None:
-    """Return the function that puts entries into a message stream's queue, for use in the thread of `loop`.
-
-    None if the handler writes elsewhere.
-    """
+    """Return the function that puts entries into a message stream's queue directly, for calls in the thread of `loop`
+    only. None if the handler does not write to a queue of that loop."""
     stream = handler.stream
     if not isinstance(stream, functools.partial) or stream.func != loop.call_soon_threadsafe:
         return None
@@ -334,8 +350,8 @@ def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) ->
 def custom_writer(loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:
     """Return the function that writes an object to the custom stream of the root graph's running node.
 
-    `get_stream_writer` also wakes the loop through a socket for each entry, which only another thread needs. It is
-    returned if its queue is not found.
+    LangGraph's own writer also wakes the loop through a socket for each entry, which only another thread needs. That
+    writer is returned if its queue is not found. Call the function in the thread of `loop`.
     """
     write = get_stream_writer()
     names = getattr(getattr(write, "__code__", None), "co_freevars", ())
@@ -352,7 +368,7 @@ def custom_writer(loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:
 
 
 def cache_block_types() -> None:
-    """Cache the types of langchain-core's content blocks, for the whole process.
+    """Cache langchain-core's list of content block types, for the whole process; a second call does nothing.
 
     Without the cache, the type hints of five classes are read for each block of each sent message: 0.12 ms each.
     """
@@ -363,7 +379,7 @@ def cache_block_types() -> None:
 
 
 _MOST_REPEATED = 200
-"""Number of the newest messages of the history that the output of a node may repeat."""
+"""Number of the newest messages that are compared with a node's output, which may repeat them."""
 
 
 class _UnobservedNode(RunnableSeq):
@@ -402,7 +418,10 @@ class _UnobservedNode(RunnableSeq):
 
 @coroutine
 def _await_in_context(work: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
-    """Await work in the current task, but with other context variables; what it changes in them stays in `context`."""
+    """Await a coroutine in the current task, but with the variables of another context.
+
+    Changes of them stay in `context`.
+    """
     resume: Callable[[Any], Any] = work.send
     given: Any = None
     while True:
@@ -423,13 +442,13 @@ def _await_in_context(work: Coroutine[Any, Any, Any], context: Context) -> Gener
 
 
 def is_observed(config: RunnableConfig) -> bool:
-    """Whether callback handlers may observe the nodes of a run, or a program that instruments LangGraph."""
+    """Whether a callback handler, or a program that instruments LangGraph, may observe the nodes of a run."""
     manager = config.get("callbacks")
     return not isinstance(manager, AsyncCallbackManager) or bool(manager.handlers) or _is_instrumented()
 
 
 def _is_instrumented() -> bool:
-    """Whether a program that instruments LangGraph replaces the method that runs a node."""
+    """Whether some program has replaced LangGraph's method that runs a node, as instrumentation does."""
     function: Any = RunnableSeq.ainvoke
     return type(function) is not FunctionType or function.__globals__ is not vars(sys.modules[RunnableSeq.__module__])
 
@@ -437,7 +456,7 @@ def _is_instrumented() -> bool:
 def stream_messages(config: RunnableConfig, messages: Callable[[], Sequence[BaseMessage]]) -> None:
     """Send messages that a node is about to store to readers of `stream_mode="messages"`, except those already sent.
 
-    LangGraph does the same for an update that is a dict. A message without an id gets one.
+    LangGraph does the same for an update that is a dict, but not for other updates. A message without an id gets one.
 
     Args:
         config: The node's config.
@@ -462,7 +481,7 @@ def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None
 
 
 UpdateRouter = Callable[[Any, RunnableConfig], Sequence[Send | str] | str | None]
-"""Returns the next tasks or node for a node's return value and its config; None if the state must decide."""
+"""Returns the next tasks or nodes for a node's return value and config; None to decide by the state instead."""
 
 
 class _UpdateBranch(BranchSpec):
@@ -499,11 +518,13 @@ def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str,
 
 
 SCRATCHPAD = "__pregel_scratchpad"
-"""Key in `configurable`: a task's interrupts, their answers, and a counter of the graphs that it runs."""
+"""Key in `configurable`: LangGraph's record of a task, with its interrupts, their answers and a count of its
+subgraphs."""
 
 
 def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
-    """Return the `configurable` with which a node runs or reads a graph in the namespace of an earlier run."""
+    """Return values for `configurable` with which a node runs or reads a graph under an earlier run's checkpoint
+    namespace."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     own: dict[str, Any] = {"checkpoint_ns": namespace}
     if scratchpad is not None:
@@ -513,13 +534,16 @@ def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
 
 
 def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return namespace and id of the checkpoint from which a node runs; None as the id without checkpoints."""
+    """Return the namespace and the id of the checkpoint from which a node's graph runs.
+
+    The id is None without checkpoints.
+    """
     namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
     return namespace, configurable.get("checkpoint_map", {}).get(namespace)
 
 
 _PENDING_INDEX = "_graph_agent_pending_index"
-"""Attribute of a run's loop: the list of its pending writes, and at least the ids of all their tasks."""
+"""Attribute of a run's LangGraph loop: its list of pending writes, and the ids of all their tasks and perhaps more."""
 
 
 def index_pending_writes() -> None:
@@ -558,16 +582,16 @@ def index_pending_writes() -> None:
 _ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")
 """Methods of a chat model that are called between `ainvoke` and `_agenerate_with_cache`."""
 TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
-"""Keyword arguments of a model call that only traces receive."""
+"""Keyword arguments of a model call that go to traces only, not to the model."""
 
 
 def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata that LangChain adds to a chat model's request, for traces."""
+    """Return the metadata about a chat model and a call's options that LangChain adds to traces."""
     return model._get_ls_params_with_defaults(**{k: v for k, v in options.items() if k not in TRACED_OPTIONS})
 
 
 def has_own_entry_point(model: BaseChatModel) -> bool:
-    """Whether a chat model, or a program that instruments LangChain, overrides one of `_ENTRY_POINTS`."""
+    """Whether a chat model's class, or a program that instruments LangChain, overrides one of `_ENTRY_POINTS`."""
     own = vars(sys.modules["langchain_core.language_models.chat_models"])
     functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
     return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)

@@ -26,11 +26,13 @@ _REPLAY_STATE = "__pregel_replay_state"
 _COPY_DUE = "is_copy_due"
 """Method of a delta channel that decides when to write a full copy, by updates and supersteps since the last."""
 _DECIDES = "delta_channels_to_snapshot"
+"""Name of LangGraph's function that returns the delta channels whose full copies are due."""
 _pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
 
 
 def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run names the checkpoint it starts from, so that it may not start from the newest one."""
+    """Whether a run names the checkpoint from which it starts, so that it may start from an older one than the
+    newest."""
     return bool(
         configurable.get("checkpoint_id")
         or configurable.get(_REPLAY_STATE)
@@ -44,7 +46,7 @@ _TICKS_AT_EPOCH = 0x01B21DD213814000
 
 
 class _IdClock:
-    """Wall clock for LangGraph's checkpoint ids whose time never falls below a floor.
+    """A wall clock for the times in LangGraph's checkpoint ids that never returns less than a floor.
 
     LangGraph's own floor, `_last_v6_timestamp`, cannot be raised safely, because `uuid6` reads and writes it without a
     lock.
@@ -69,8 +71,8 @@ def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
     """Make all checkpoint ids generated later in this process greater than the given one.
 
     The newest checkpoint of a thread is the one with the greatest id, and ids contain the wall clock's time. A process
-    whose clock is slow would otherwise store checkpoints below those of another process. A text that is not such an id
-    is ignored.
+    whose clock is slow would otherwise store checkpoints below those of another process. A text that is not a UUID of
+    version 6 is ignored.
     """
     try:
         version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
@@ -93,9 +95,9 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, list[Any]], None]) -> None:
-    """Patch LangGraph, once per process, to ask delta channels that have `is_copy_due` when to write a full copy.
-
-    All other channels still get one after a fixed number of updates or supersteps.
+    """Patch LangGraph, once per process, so that delta channels with a method `is_copy_due` decide when to write a full
+    copy. A delta channel stores its changes, and sometimes a full copy. All other channels still write one after a
+    fixed number of updates or supersteps.
 
     Args:
         add_length: Adds the length of a deciding channel to LangGraph's counters, which the checkpoint's metadata
@@ -123,24 +125,27 @@ def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int
 
 
 def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
-    """Return a delta channel's value, rebuilt from its last full copy and the writes after it as LangGraph does."""
+    """Return the value of a delta channel, rebuilt from its last full copy and the later writes, as LangGraph does."""
     return _replay(channel, history).get()
 
 
 def delta_snapshot(value: Any) -> Any:
-    """Wrap a value as LangGraph stores the full copy of a delta channel in a checkpoint."""
+    """Wrap a value in the class in which LangGraph stores the full copy of a delta channel."""
     return _DeltaSnapshot(value)
 
 
 def copied_list(stored: Any) -> list[Any] | None:
-    """Return the list in the full copy of a delta channel; None for any other stored value."""
+    """Return the list in a stored full copy of a delta channel; None for any other stored value."""
     return stored.value if isinstance(stored, _DeltaSnapshot) and isinstance(stored.value, list) else None
 
 
 def packed(value: Any) -> bytes:
-    """Return a value in LangGraph's msgpack; raise `ormsgpack.MsgpackEncodeError` for an object that cannot be encoded.
+    """Return a value serialized by LangGraph's msgpack encoder.
 
     Encodes `Send`, of which a turn stores two, directly; LangGraph would compare it with 20 other types first.
+
+    Raises:
+        ormsgpack.MsgpackEncodeError: An object in the value cannot be encoded.
     """
     return ormsgpack.packb(value, default=_packed_object, option=jsonplus._option)
 

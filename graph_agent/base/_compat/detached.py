@@ -13,11 +13,13 @@ from graph_agent.base._compat import SCRATCHPAD
 
 _RUNTIME = "__pregel_runtime"
 _OF_TASK = (SCRATCHPAD, "__pregel_send", "__pregel_call", "__pregel_checkpointer")
-"""Keys through which code reaches the task: interrupts, writes, nested tasks, and the saver of nested graphs."""
+"""Keys in `configurable` by which code reaches its task: interrupts, writes, nested tasks, and the saver of nested
+graphs."""
 
 
 def detached(config: RunnableConfig, write: Callable[[Any], None]) -> tuple[RunnableConfig, Context]:
-    """Return a config and a context in which code cannot interrupt the task, write for it, or store under it.
+    """Return a config and a context in which a tool's code cannot interrupt the current task, write for it, or store
+    under it. The config is also the current one in the context. For a call that may never become part of the history.
 
     Args:
         config: The config of the task.

@@ -8,9 +8,14 @@ from typing import Any
 
 
 def without_boto_retries(client: Any, on_response: Callable[[Any], None]) -> Any:
-    """Return a copy of a boto3 client that sends each request once; it shares the original's connections.
+    """Return a copy of a boto3 client that sends each request once, without retries.
 
-    `on_response` receives each response, in the thread of its request, before the body of a streamed one is read.
+    It shares the original's connections.
+
+    Args:
+        client: The client, which is not changed.
+        on_response: Receives each HTTP response, in the thread of its request, before the body of a streamed one is
+            read.
     """
     emitter = copy.copy(client._endpoint._event_emitter)
     service = client.meta.service_model.service_id.hyphenize()
@@ -40,7 +45,7 @@ def without_watsonx_retries(model: Any) -> Any:
 
 
 def _changed(instance: Any, **attributes: Any) -> Any:
-    """Return a shallow copy of an object with some attributes replaced."""
+    """Return a shallow copy of an object with some attributes replaced, made without calling its class."""
     # Not `copy.copy`: a client of boto3 looks up unknown attributes before it has any.
     other = object.__new__(type(instance))
     vars(other).update({**vars(instance), **attributes})

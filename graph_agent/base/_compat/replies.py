@@ -36,14 +36,15 @@ async def generate_reply(
     is_text: bool,
     on_chunk: Callable[[BaseMessage], None] | None = None,
 ) -> ChatResult:
-    """Generate a reply as `BaseChatModel.agenerate` does, in the caller's task and without start and end events.
+    """Generate a chat model's reply as `BaseChatModel.agenerate` does, in the caller's task and without start and end
+    events. The reply is streamed if a handler of `manager` or `on_chunk` asks for it.
 
     Args:
         model: The chat model.
         request: The messages.
         options: Keyword arguments of the call.
         manager: Receives the tokens of a streamed reply.
-        is_text: Whether the content of every message is a string.
+        is_text: Whether the content of every message is a string, so that nothing has to be normalized.
         on_chunk: Makes a reply always streamed, and receives each chunk in place of `manager`. Ignored for a model with
             a cache, a rate limiter, or a generation of its own.
 
@@ -65,18 +66,19 @@ async def generate_reply(
 
 
 def can_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
-    """Whether a model implements asynchronous streaming, and neither the model nor the call's options disable it."""
+    """Whether a model implements asynchronous streaming, and neither the model nor the call's keyword arguments disable
+    it."""
     base = sys.modules["langchain_core.language_models.chat_models"].BaseChatModel
     return type(model)._astream is not base._astream and not model._streaming_disabled(**options)
 
 
 def reads_stream(handler: object) -> bool:
-    """Whether a callback handler makes LangChain stream a reply that is requested as a whole."""
+    """Whether a callback handler makes LangChain stream a reply even where the whole reply is requested."""
     return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)
 
 
 def _streams(model: BaseChatModel, manager: AsyncCallbackManagerForLLMRun, options: Mapping[str, Any]) -> bool:
-    """Whether `_agenerate_with_cache` would stream the reply."""
+    """Whether LangChain's `_agenerate_with_cache` would stream the reply."""
     asked: dict[str, Any] = {"async_api": True, "run_manager": manager, **options}
     return model._should_stream(**asked) or model._should_use_protocol_streaming(**asked)
 
@@ -109,7 +111,9 @@ async def _generate_from_chunks(
 
 
 def _has_plain_generation(model: BaseChatModel) -> bool:
-    """Whether `_agenerate_with_cache`, when it does not stream, only calls `_agenerate` and completes the metadata."""
+    """Whether LangChain's `_agenerate_with_cache`, when it does not stream, only calls `_agenerate` and completes
+    metadata. True only if nothing overrides it and the model has neither a cache nor a rate limiter nor output version
+    `v1`."""
     own = vars(sys.modules["langchain_core.language_models.chat_models"])
     function = type(model)._agenerate_with_cache
     if type(function) is not FunctionType or function.__globals__ is not own:
@@ -146,4 +150,5 @@ async def _generate(
 
 @functools.lru_cache(maxsize=128)
 def _takes_run_manager(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter `run_manager`."""
     return "run_manager" in _signature_parameters(function)

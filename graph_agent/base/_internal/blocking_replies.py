@@ -8,14 +8,15 @@ from contextvars import ContextVar
 
 
 class BlockingReplies:
-    """The replies that threads are reading for one request."""
+    """The model replies that threads are reading for one request, and a way to interrupt them."""
 
     def __init__(self) -> None:
         self._stops: list[Callable[[], None]] = []
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Add replies that are announced in the block, or in threads that it starts, to this object."""
+        """Add the replies that `announce_blocking` names in the `with` block, or in threads started there, to this
+        object."""
         token = _current.set(self)
         try:
             yield
@@ -23,7 +24,7 @@ class BlockingReplies:
             _current.reset(token)
 
     def interrupt(self) -> None:
-        """Interrupt all replies that were added."""
+        """Call the `stop` function of all replies that were added."""
         for stop in self._stops:
             stop()
 
@@ -36,6 +37,9 @@ _current: ContextVar[BlockingReplies | None] = ContextVar("graph_agent_blocking_
 
 
 def announce_blocking(stop: Callable[[], None]) -> None:
-    """Add a reply to those of the current request; does nothing outside a request. See `BlockingReplies.add`."""
+    """Add a reply that this thread is about to read to those of the current request; does nothing outside a request.
+
+    `stop` interrupts the reading; it is called from another thread, and must neither block nor raise.
+    """
     if (replies := _current.get()) is not None:
         replies.add(stop)

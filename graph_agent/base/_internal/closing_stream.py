@@ -12,19 +12,20 @@ T = TypeVar("T")
 
 
 class ConsumerTracker:
-    """Records whether a stream still has a reader."""
+    """Records whether a stream still has a reader, so that a stream without one can be closed."""
 
     def __init__(self) -> None:
         self.is_left = False
-        """Whether the `async for` loop over the stream was left early and no other loop has begun."""
+        """Whether a loop over the stream was left early, or the stream was closed or dropped, and no other loop has
+        begun since."""
         self._stream: weakref.ref[ClosingStream[Any] | ClosingIterator[Any]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that reads an asynchronous stream; None for a blocking one."""
 
     def begin(self, stream: ClosingStream[Any] | ClosingIterator[Any]) -> None:
-        """Record that `stream` has a reader now, in the running event loop if it is asynchronous.
+        """Record that a stream has a reader now; an asynchronous one must be read in the running event loop.
 
-        Clears `is_left`. The stream is referenced weakly, so that the tracker does not keep it alive.
+        Sets `is_left` to False. The stream is referenced weakly, so that the tracker does not keep it alive.
         """
         self.is_left = False
         self._stream = weakref.ref(stream)
@@ -45,10 +46,14 @@ class ConsumerTracker:
 
 
 class ClosingStream(AsyncGenerator[T, None]):
-    """An async generator that records in `readership` when its reader leaves.
+    """An async generator that sets `is_left` of a `ConsumerTracker` when its reader leaves.
 
     `async for` reads it through a separate iterator, which is dropped when the loop ends by `break`, `return` or an
     exception. Another loop may continue to read the stream, as with any generator.
+
+    Args:
+        source: The generator that produces the items.
+        readership: The tracker.
     """
 
     def __init__(self, source: AsyncGenerator[T], readership: ConsumerTracker) -> None:
@@ -63,7 +68,7 @@ class ClosingStream(AsyncGenerator[T, None]):
         return self._source.__anext__()
 
     async def asend(self, value: None) -> T:
-        """Resume the source; as `AsyncGenerator.asend`."""
+        """Resume the source and return its next item, as `AsyncGenerator.asend`; records that there is a reader."""
         self._readership.begin(self)
         return await self._source.asend(value)
 
@@ -87,6 +92,8 @@ class ClosingStream(AsyncGenerator[T, None]):
 
 
 class _StreamIterator(ClosingStream[T]):
+    """The iterator of one `async for` loop; when it is dropped, the reader has left."""
+
     def __aiter__(self) -> AsyncGenerator[T, None]:
         return self
 
@@ -95,7 +102,10 @@ class _StreamIterator(ClosingStream[T]):
 
 
 class ClosingIterator(Iterator[T]):
-    """A blocking iterator over a generator that records in `readership` when its reader leaves; see `ClosingStream`."""
+    """A blocking iterator over a generator that sets `is_left` of a `ConsumerTracker` when its reader leaves.
+
+    See `ClosingStream`.
+    """
 
     def __init__(self, source: Generator[T], readership: ConsumerTracker) -> None:
         self._source = source
@@ -118,6 +128,8 @@ class ClosingIterator(Iterator[T]):
 
 
 class _LoopIterator(Iterator[T]):
+    """The iterator of one `for` loop; when it is dropped, the reader has left."""
+
     def __init__(self, stream: ClosingIterator[T], readership: ConsumerTracker) -> None:
         self._stream = stream
         self._readership = readership
@@ -141,21 +153,21 @@ BETWEEN_PIECES_S = 0.016
 
 
 _MOST_JOINED = 65_536
-"""Maximum characters in the buffer: it is then sent before the interval has passed, and `add` waits for it."""
+"""Maximum characters that are held back; with more, they are sent before the interval has passed, and `add` waits."""
 
 
 async def _drop(text: str) -> None:
-    """Do nothing."""
+    """Discard the text."""
 
 
 class TextCoalescer:
-    """Sends the first chunk of text at once, and joins later ones to one send per interval. Sends never overlap.
+    """Sends the first chunk of text at once, and joins later ones to one send per interval, for slow receivers.
 
-    Call `flush` before anything else is sent to the same receiver, to keep the order.
+    Sends never overlap. Call `flush` before anything else is sent to the same receiver, to keep the order.
 
     Args:
         send: Sends a text to the receiver.
-        every_s: Returns the seconds until the next send.
+        every_s: Returns the seconds until the next send; called after each one.
     """
 
     def __init__(
@@ -167,12 +179,16 @@ class TextCoalescer:
         self._buffered = 0
         """Number of characters in the buffer."""
         self._due = 0.0
+        """Time of the event loop before which nothing is sent."""
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._send_lock = asyncio.Lock()
 
     async def add(self, text: str) -> None:
-        """Send a chunk now, or later together with those that follow; waits for the send while the buffer is full."""
+        """Send a chunk of text now, or later together with those that follow.
+
+        Waits for the send if the chunk is sent now or too much text is held back. Raises what that send raises.
+        """
         self._buffer.append(text)
         self._buffered += len(text)
         is_full = self._buffered >= _MOST_JOINED
@@ -185,7 +201,7 @@ class TextCoalescer:
             self._timer = loop.call_at(self._due, self._flush_later)
 
     async def flush(self) -> None:
-        """Send the buffered text, if any; the buffer is empty on return. Raises what the send raises."""
+        """Send the text that is held back, if any, and wait until it is sent. Raises what the send raises."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -198,13 +214,13 @@ class TextCoalescer:
                 self._due = asyncio.get_running_loop().time() + self._every_s()
 
     async def drop(self) -> None:
-        """Discard the buffered text; waits for a send that has begun."""
+        """Discard the text that is held back; waits for a send that has begun."""
         self._buffer.clear()
         self._buffered = 0
         await self.flush()
 
     def close(self) -> None:
-        """Discard all text from now on, because the receiver is gone."""
+        """Discard all text from now on, including that held back, because the receiver is gone."""
         self._send = _drop
 
     def _flush_later(self) -> None:

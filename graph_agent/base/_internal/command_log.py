@@ -23,10 +23,10 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LogStream(Protocol):
-    """A stream that log records are written to, such as `sys.stderr`."""
+    """A stream that log records are written to as text, such as `sys.stderr`."""
 
     def write(self, text: str, /) -> int:
-        """Write a record."""
+        """Write a text and return its length."""
         ...
 
     def flush(self) -> None:
@@ -62,9 +62,9 @@ LogLevelOption = Annotated[
 
 
 def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
-    """Return the log level of a command's options: `level`, or INFO for one `-v` and DEBUG for more.
+    """Return the log level that a command's options choose.
 
-    None if neither option is given.
+    That is `level` if it is given, else INFO for one `-v` and DEBUG for more; None if neither option is given.
     """
     if level is not None or not verbose:
         return level
@@ -72,11 +72,18 @@ def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
 
 
 def log_at(level: str | None, stream: LogStream | None = None) -> None:
-    """Write the log to standard error or to `stream`; replaces the handler of an earlier call.
+    """Write the log of this process to standard error or to `stream`; replaces the handler of an earlier call.
 
     DEBUG records of other packages are never written, because they contain whole requests. Text that looks like a
-    secret is masked. With None as the level, this is `warning`, and logging that the program has configured itself is
-    left unchanged. Raises `ConfigError` for an invalid `GRAPH_AGENT_LOG_FORMAT`.
+    secret is masked.
+
+    Args:
+        level: The lowest level to write. None for `warning`; logging that the program has configured itself is then
+            left unchanged.
+        stream: Where the log is written; None for standard error.
+
+    Raises:
+        ConfigError: `GRAPH_AGENT_LOG_FORMAT` is neither `json` nor `text`.
     """
     root = logging.getLogger()
     if level is None and any(not isinstance(each, _Handler) for each in root.handlers):
@@ -88,9 +95,14 @@ def log_at(level: str | None, stream: LogStream | None = None) -> None:
 
 
 def log_warnings(*, without_history: bool = False, stream: LogStream | None = None) -> None:
-    """Write warnings without timestamps to standard error or to `stream`; replaces the handler of an earlier call.
+    """Write warnings and errors without timestamps; replaces the handler of an earlier call.
 
-    With `without_history`, warnings that the command also prints from the session's history are omitted.
+    Args:
+        without_history: Whether to omit warnings that the command also prints from the session's history.
+        stream: Where they are written; None for standard error.
+
+    Raises:
+        ConfigError: `GRAPH_AGENT_LOG_FORMAT` is neither `json` nor `text`.
     """
     handler = _Handler("%(message)s", stream)
     handler.setLevel(logging.WARNING)
@@ -100,6 +112,8 @@ def log_warnings(*, without_history: bool = False, stream: LogStream | None = No
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class takes its argument in stubs only
+    """The handler of the commands, which writes text or JSON by `GRAPH_AGENT_LOG_FORMAT`."""
+
     def __init__(self, text_format: str, stream: LogStream | None) -> None:
         super().__init__(stream)
         form = os.environ.get(FORMAT_VARIABLE, "").strip().lower()
@@ -109,7 +123,10 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class ta
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formats a record as one line of ASCII JSON with the `LOG_FIELDS` of its run; secrets are masked."""
+    """Formats a record as one line of ASCII JSON with the `LOG_FIELDS` of its run, e.g. its session.
+
+    Secrets are masked.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         mask = mask_named_secrets if record.name.partition(".")[0] == _OWN else mask_secrets
@@ -152,6 +169,7 @@ def _indented(text: str) -> str:
 
 
 def _replace_handler(handler: _Handler) -> None:
+    """Add a handler to the root logger in place of the handlers that an earlier call added."""
     root = logging.getLogger()
     for earlier in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(earlier)

@@ -22,14 +22,14 @@ _RESERVED = frozenset(
         *("x-session-id", "x-progress", "x-request-id", "a2a-version", "a2a-extensions"),
     }
 )
-"""Headers with a fixed meaning, some of which are stored or returned, in lower case."""
+"""Headers with a fixed meaning, in lower case, which cannot hold credentials; some of them are stored or returned."""
 
 
 def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session_header: str = "") -> None:
-    """Check the headers that are configured to hold credentials, and the session's header.
+    """Check the request headers that are configured to hold credentials for tools, and the header of the session's id.
 
     Args:
-        headers: Credential → header.
+        headers: Name of the credential → name of the header.
         has_keys: Whether the server has API keys, whose headers tools must not receive.
         session_header: The configured name of the header with the session's id; empty for the default.
 
@@ -56,11 +56,11 @@ def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session
 
 
 def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, SecretStr]:
-    """Return the credentials in one request's headers; those whose header is absent or empty are omitted.
+    """Return the credentials in one request's headers: name → value; those whose header is absent or empty are omitted.
 
     Args:
         headers: The request's headers.
-        names: Credential → header.
+        names: Name of the credential → name of the header.
 
     Raises:
         InputError: A header occurs more than once, so that its value is ambiguous.

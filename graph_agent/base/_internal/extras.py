@@ -42,7 +42,7 @@ _EXTRAS = {
     "sse_starlette": "server",
     "uvicorn": "server",
 }
-"""Module → extra that installs it."""
+"""Module or package → the extra of this package that installs it."""
 
 
 def extra_of(module: str | None) -> str | None:
@@ -55,12 +55,11 @@ def extra_of(module: str | None) -> str | None:
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
-    """Return the error to raise when an optional dependency cannot be imported, with the command that installs it.
-
-    If the failed import is of this package's own modules, `error` is returned.
+    """Return the `MissingExtraError` to raise when an optional dependency cannot be imported, with the command that
+    installs it. If the module that failed is one of this package's own, `error` itself is returned.
 
     Args:
-        what: The feature that needs it, as the subject of a sentence.
+        what: The feature that needs the dependency, as the subject of a sentence.
         extra: The extra that installs it.
         error: The import error.
     """
@@ -72,7 +71,7 @@ def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Raise the error of `missing_extra` if an import in the block fails."""
+    """Raise the error of `missing_extra` in place of an `ImportError` in the `with` block."""
     try:
         yield
     except ImportError as error:
@@ -80,7 +79,7 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that adds an extra to this installation.
+    """Return the shell command that installs this package with an extra into the environment of this process.
 
     It names the source that this package was installed from (PEP 610): a checkout, a wheel or a repository. If that is
     unknown or gone, it names the extra's packages, because an index need not have this package.
@@ -94,7 +93,8 @@ def install_command(extra: str) -> str:
 
 
 def pip_install() -> str:
-    """Return the shell command that installs packages into the environment of this process."""
+    """Return the begin of a shell command that installs packages into the environment of this process: by `pip` or
+    `uv`. The command names the interpreter if it would otherwise change another environment."""
     from importlib import metadata
 
     if (metadata.distribution(PACKAGE).read_text("INSTALLER") or "").strip() == "uv":
@@ -106,7 +106,10 @@ def pip_install() -> str:
 
 
 def requirements_of(extra: str) -> list[Requirement]:
-    """Return the packages that an extra adds, without environment markers; empty for an unknown extra."""
+    """Return the packages that an extra requires on this platform, without environment markers.
+
+    Empty for an unknown extra.
+    """
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -120,7 +123,14 @@ def requirements_of(extra: str) -> list[Requirement]:
 
 
 def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
-    """Return the arguments of `pip install` for the source in PEP 610's data; empty if it is unknown or gone."""
+    """Return the arguments of `pip install` for the place that this package was installed from.
+
+    Empty if unknown or gone.
+
+    Args:
+        direct_url: The content of `direct_url.json` (PEP 610).
+        extra: The extra to install with it.
+    """
     url: str = direct_url.get("url", "")
     if "vcs_info" in direct_url:
         of_repository = direct_url["vcs_info"]
@@ -140,16 +150,16 @@ def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
 
 
 PACKAGES = ("langgraph_sdk", "langsmith.types", "mcp", "mcp.server", "mcp.server.fastmcp", "sqlite_vec")
-"""Packages whose loading is deferred; each stands before the packages inside it."""
+"""Packages whose loading is deferred; a package comes before those inside it."""
 
 _lock = RLock()
 
 
 def defer_packages() -> None:
-    """Defer the `__init__` of each of `PACKAGES` to the first access to one of its names; call it before their import.
+    """Defer running the `__init__` of each of `PACKAGES` to the first access to one of its names.
 
-    LangChain, LangGraph and the MCP adapters import submodules of these packages, which would otherwise load 300 more
-    modules. Packages that are loaded already or not installed are left alone.
+    Call it before their import. LangChain, LangGraph and the MCP adapters import submodules of these packages, which
+    would otherwise load 300 more modules. Packages that are loaded already or not installed are left alone.
     """
     for name in PACKAGES:
         parent, _, tail = name.rpartition(".")
@@ -166,6 +176,8 @@ def defer_packages() -> None:
 
 
 class _DeferredPackage(ModuleType):
+    """A package whose `__init__` runs at the first access to a name that it does not have yet."""
+
     def __getattr__(self, name: str) -> Any:
         with _lock:
             if self.__class__ is _DeferredPackage:

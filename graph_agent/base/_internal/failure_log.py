@@ -34,13 +34,16 @@ def exception_text(error: BaseException) -> str:
 
 
 def clause(text: BaseException | str) -> str:
-    """Return an error's text without its final period, for use inside a sentence."""
+    """Return an error's text without its final period, for use inside a sentence; an ellipsis at the end is kept."""
     words = str(text).rstrip()
     return words if words.endswith("..") else words.removesuffix(".")
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions inside a group, however nested, in order; for any other exception, yield it."""
+    """Yield the exceptions inside an exception group, however nested, in order.
+
+    Any other exception is yielded itself.
+    """
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -49,6 +52,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _group_text(group: BaseExceptionGroup[BaseException]) -> str:
+    """Return the text of an exception group as `exception_text` describes it."""
     texts = list(dict.fromkeys(exception_text(leaf) for leaf in leaves(group)))
     shown = "; ".join(texts[:_SHOWN_CAUSES])
     if (more := len(texts) - _SHOWN_CAUSES) > 0:
@@ -58,6 +62,7 @@ def _group_text(group: BaseExceptionGroup[BaseException]) -> str:
 
 
 def _message(error: BaseException) -> str:
+    """Return an exception's message; empty if its `__str__` fails."""
     try:
         return str(error).strip()
     except Exception:  # noqa: BLE001 - a custom __str__ may raise anything; the class name is still available
@@ -65,13 +70,13 @@ def _message(error: BaseException) -> str:
 
 
 LOG_FIELDS = ("session_id", "input_id", "step", "call_id")
-"""Attributes of log records of a run; absent if they do not apply."""
+"""Attributes of log records that identify the run; a record lacks those that do not apply."""
 log_fields: ContextVar[Mapping[str, str | int]] = ContextVar("graph_agent_log_fields")
-"""Values of `LOG_FIELDS` for records of the current task; empty values are left out."""
+"""Attribute → value of `LOG_FIELDS` for log records of the current task; empty values are left out."""
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger with this name; its records have the current `log_fields` as attributes."""
+    """Return the logger with this name, to whose records the current `log_fields` are added as attributes."""
     logger = logging.getLogger(name)
     logger.addFilter(_add_fields)
     return logger
@@ -96,11 +101,11 @@ _DISK_FULL = "53100"
 
 
 def log_failure(logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log that `what` failed in one line at `level`, and its traceback in a DEBUG record; secrets are masked.
+    """Log in one line that something failed, and the traceback in another record at DEBUG; secrets are masked in both.
 
     Args:
         logger: The logger.
-        what: What failed, as the subject of a sentence.
+        what: The thing that failed, as the subject of a sentence.
         error: The exception.
         level: Level of the first record.
     """
@@ -117,7 +122,7 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
 
 
 def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log an exception of the user's code in one ERROR record with its traceback, secrets masked.
+    """Log an exception of the user's code in one ERROR record with its traceback, in which secrets are masked.
 
     The traceback begins in the user's code. `what` is the subject of the sentence `… failed`.
     """
@@ -130,7 +135,10 @@ def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> N
 
 
 def user_function(error: BaseException) -> str:
-    """Return the name of the user's outermost function in an exception's traceback; the innermost of any if none is."""
+    """Return the name of the outermost function of the user's code in an exception's traceback.
+
+    If no frame is the user's, the name of the innermost function of all.
+    """
     stack = traceback.extract_tb(error.__traceback__)
     own = _own_frames(stack)
     return str(stack[own[0] if own else -1].name)
@@ -173,6 +181,7 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and each exception that caused it or that was being handled, the newest first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

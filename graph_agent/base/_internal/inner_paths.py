@@ -16,7 +16,7 @@ _PUBLIC_PATHS = {
     "parsing": "graph_agent.calls",
     **{name: f"graph_agent.{name}" for name in ("cli", "engines", "hooks", "server", "state", "testing")},
 }
-"""First part of a former path below `graph_agent` → public path of the names."""
+"""First part below `graph_agent` of the path of a module that no longer exists → public module that has its names."""
 
 
 class InnerPaths:
@@ -24,7 +24,10 @@ class InnerPaths:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raise `ModuleNotFoundError` with the public path for a former module of this package; else return None."""
+        """Raise `ModuleNotFoundError` with the public path for a former module of this package.
+
+        Returns None for any other module, so that Python raises its usual error.
+        """
         package, _, rest = name.partition(".")
         public = _PUBLIC_PATHS.get(rest.partition(".")[0])
         if package == "graph_agent" and public is not None:
@@ -36,6 +39,6 @@ class InnerPaths:
 
 
 def explain_inner_paths() -> None:
-    """Install the finder, unless it is installed already."""
+    """Add the finder to `sys.meta_path`, unless it is there already."""
     if InnerPaths not in sys.meta_path:
         sys.meta_path.append(InnerPaths)

@@ -38,10 +38,9 @@ class JsonBounds:
 
 
 class JsonMeter:
-    """Counts the values and the nesting of one JSON text in UTF-8 while its bytes arrive.
-
-    It does not validate the JSON. Up to the first invalid byte, where a parser would stop, the counts equal a parser's.
-    """
+    """Counts the values and the nesting of one JSON text in UTF-8 while its bytes arrive, and refuses one beyond the
+    bounds. It does not validate the JSON. Up to the first invalid byte, where a parser would stop, the counts equal a
+    parser's."""
 
     def __init__(self, bounds: JsonBounds) -> None:
         self._bounds = bounds
@@ -54,10 +53,12 @@ class JsonMeter:
         self._ended = False
 
     def feed(self, piece: bytes) -> None:
-        """Count the next bytes of the text.
+        """Count the next bytes of the text. Bytes after a closing bracket without an opening one are ignored.
 
-        Raises `TooManyValuesError` for too many values, and `JsonBoundsError` for too deep nesting, a number that is
-        too long, or a NUL byte. JSON in UTF-8 never has a NUL byte; parsers recognize UTF-16 and UTF-32 by it.
+        Raises:
+            TooManyValuesError: The text has too many values so far.
+            JsonBoundsError: The nesting is too deep, a number is too long, or there is a NUL byte. JSON in UTF-8 never
+                has a NUL byte; parsers recognize UTF-16 and UTF-32 by it.
         """
         if self._ended:
             return
@@ -92,6 +93,7 @@ class JsonMeter:
         return outside
 
     def _check_numbers(self, outside: bytes) -> None:
+        """Raise `JsonBoundsError` for a number that is too long, even if it is divided between two pieces."""
         digits = self._number + outside.translate(_DIGITS)
         if _TOO_LONG in digits:
             raise JsonBoundsError(
@@ -100,6 +102,7 @@ class JsonMeter:
         self._number = digits.rpartition(b" ")[2]
 
     def _check_depth(self, outside: bytes) -> None:
+        """Count opening and closing brackets; raise `JsonBoundsError` for too deep nesting."""
         brackets = outside.translate(_STEPS, _NO_BRACKETS)
         if not brackets:
             return

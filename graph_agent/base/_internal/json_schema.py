@@ -26,16 +26,21 @@ from graph_agent.base._compat import SubPattern, parse_pattern
 from graph_agent.base.errors import ConfigError, SlowSchemaError
 
 MOST_PARTS = 30_000
-"""Maximum characters, sets and groups of a pattern with its repeats expanded; each takes about 300 bytes."""
+"""Maximum characters, sets and groups of a pattern in which each repeat counts as often as it repeats.
+
+Each takes about 300 bytes of memory.
+"""
 
 _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that a regular expression is valid and not too large, without compiling it.
+    """Check that a regular expression is valid and not too large, without compiling it, which may take minutes.
 
-    Raises `ValueError` if it is not, `RecursionError` if it is nested too deeply, `OverflowError` if a repeat count is
-    too large.
+    Raises:
+        ValueError: The pattern is invalid, too large, or uses the flag `x`.
+        RecursionError: The pattern is nested too deeply.
+        OverflowError: A repeat count is too large.
     """
     if _SPACED.search(pattern):
         # With this flag `re` and `regex` disagree on whether `a{ 9 }` is a repeat.
@@ -52,20 +57,26 @@ def check_pattern(pattern: str) -> None:
 
 @functools.lru_cache(32)
 def compile_pattern(pattern: str) -> regex.Pattern[str]:
-    """Compile a regular expression with the package `regex`, for searches with a time limit; cached.
+    """Return a regular expression compiled by the package `regex`, whose searches can have a time limit; 32 are cached.
 
-    Raises the errors of `check_pattern`, and `regex.error` for syntax that is not supported.
+    Raises:
+        ValueError: As `check_pattern`, which also raises `RecursionError` and `OverflowError`.
+        regex.error: The pattern has syntax that `regex` does not support.
     """
     check_pattern(pattern)
     return regex.compile(pattern, cache_pattern=False)
 
 
 def _size(parts: Any) -> int:
+    """Return the number of characters, sets and groups of a parsed pattern, each counted as often as it repeats."""
     return sum(_repeats(given) * (_own_size(given) + sum(map(_size, _children(given)))) for _, given in parts)
 
 
 def _repeats(given: Any) -> int:
-    """Return how often a part's content is expanded: a repeat is `(least, most, what)`."""
+    """Return how often the content of a part of a parsed pattern is expanded; 1 for a part that is no repeat.
+
+    A repeat is `(least, most, what)`.
+    """
     match given:
         case (int() as least, int() as most, what) if isinstance(what, SubPattern):
             return least + (int(most) > least)
@@ -73,11 +84,15 @@ def _repeats(given: Any) -> int:
 
 
 def _own_size(given: Any) -> int:
-    """Return the size of a part without its children: that of a set is the number of its members."""
+    """Return the size of a part of a parsed pattern without its children: of a set, the number of its members.
+
+    Else 1.
+    """
     return len(given) if isinstance(given, list) else 1
 
 
 def _children(given: Any) -> Iterator[Any]:
+    """Yield the parsed patterns inside a part of a parsed pattern, at any level of its tuples and lists."""
     if isinstance(given, SubPattern):
         yield given
     elif isinstance(given, tuple | list):
@@ -86,15 +101,15 @@ def _children(given: Any) -> Iterator[Any]:
 
 
 VALUE_S = 2.0
-"""Maximum seconds for checking one value; with an ordinary schema it takes a few milliseconds."""
+"""Maximum seconds for checking one value against its schema; with an ordinary schema it takes a few milliseconds."""
 PATTERN_S = 0.5
-"""Maximum seconds of one search for a pattern."""
+"""Maximum seconds of one search for a pattern in a text."""
 
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
 _DATA = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are data, even if these look like schemas."""
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-"""Keywords whose values are dicts from any names to schemas; a name may look like a keyword."""
+"""Keywords whose values are dicts of any names → schemas; such a name may look like a keyword."""
 
 _META_URIS = [
     f"https://json-schema.org/draft/2020-12/{part}"
@@ -155,8 +170,10 @@ class SchemaCheck:
     def __call__(self, value: Any) -> None:
         """Check a value; may be called from any thread.
 
-        Raises `ValidationError` if it does not match, `SlowSchemaError` at the time limit, `RecursionError` for a
-        schema that refers to itself without end.
+        Raises:
+            ValidationError: The value does not match the schema.
+            SlowSchemaError: The check, or one pattern, takes longer than its limit.
+            RecursionError: The schema refers to itself without end.
         """
         reset = _until.set(time.monotonic() + VALUE_S)
         try:
@@ -167,7 +184,7 @@ class SchemaCheck:
             raise error
 
     def misfit(self, value: Any) -> str | None:
-        """Return why a value does not match, or cannot be checked in time; None if it matches."""
+        """Return in words why a value does not match the schema, or cannot be checked in time; None if it matches."""
         try:
             self(value)
         except (ValidationError, SlowSchemaError) as error:
@@ -178,7 +195,7 @@ class SchemaCheck:
 
 
 def _schema_error(schema: dict[str, Any]) -> ValidationError | None:
-    """Return the error in a schema; None if it is valid. Takes time linear in the schema's size."""
+    """Return the error that makes a schema invalid; None if it is valid. Takes time linear in the schema's size."""
     reset = _until.set(math.inf)
     try:
         error: ValidationError | None = best_match(_meta_schema().iter_errors(schema))
@@ -189,7 +206,7 @@ def _schema_error(schema: dict[str, Any]) -> ValidationError | None:
 
 @functools.cache
 def _meta_schema() -> Any:
-    """Return a validator of schemas, with limits that the library's own lacks.
+    """Return a validator that checks schemas themselves, with limits that the library's own lacks.
 
     The library compares all pairs of the types and names in a list. Formats are not checked, because Python may take
     minutes to compile their patterns.
@@ -218,6 +235,8 @@ def _bounded(validator: Any) -> Any:
 
 
 def _with_time_limit(keyword: _Keyword) -> _Keyword:
+    """Return a keyword's implementation that first raises `SlowSchemaError` if the time of `_until` has passed."""
+
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
         if time.monotonic() > _until.get():
             raise SlowSchemaError(
@@ -277,6 +296,11 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def _matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text.
+
+    Raises:
+        SlowSchemaError: The search takes too long, or the pattern cannot be compiled.
+    """
     remaining = min(PATTERN_S, _until.get() - time.monotonic())
     try:
         if remaining <= 0:
@@ -292,6 +316,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the key and value of every dict in a value, at any level."""
     if isinstance(value, dict):
         yield from value.items()
         value = list(value.values())
@@ -301,7 +326,14 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references: Collection[str]) -> str | None:
-    """Return the first reference in a schema that cannot be resolved; None if all can."""
+    """Return the first reference in a schema that has no target; None if all have one.
+
+    Args:
+        value: The schema or a part of it.
+        resolver: Looks up references, relative to the part around `value`.
+        draft: The version of JSON Schema.
+        references: The keywords whose values are references.
+    """
     if isinstance(value, dict):
         resolver = resolver.in_subresource(draft.create_resource(value))
         for name in references:
@@ -322,6 +354,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _patterns(schema: Any) -> Iterator[str]:
+    """Yield the regular expressions in a schema, at any level."""
     if isinstance(schema, dict):
         if isinstance(schema.get("pattern"), str):
             yield schema["pattern"]
@@ -340,6 +373,7 @@ def _resolves(reference: str, resolver: Any) -> bool:
 
 
 def _without_dialect(value: Any) -> Any:
+    """Return a copy of a schema without `$schema` at any level, so that no part of it changes the version."""
     if isinstance(value, list):
         return [_without_dialect(item) for item in value]
     if not isinstance(value, dict):

@@ -11,13 +11,13 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str], *, extra: tuple[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`, which import its public names on first access.
+    """Return a package's functions `__getattr__` and `__dir__`, which import its public names on first access.
 
-    The package repeats the imports under `TYPE_CHECKING`, for type checkers.
+    An imported name is stored in the package. The package repeats the imports under `TYPE_CHECKING`, for type checkers.
 
     Args:
         package: Name of the package.
-        homes: Module → the names it has, separated by spaces.
+        homes: Module → the names to import from it, separated by spaces.
         extra: If the modules need an optional dependency: the feature, as the subject of a sentence, and the extra. A
             failed import then raises the error of `missing_extra`.
     """

@@ -15,18 +15,24 @@ from typing import Any, NamedTuple
 from graph_agent.base.types import MAX_DEPTH
 
 REPAIR_SQUARE = 4_000**2
-"""Budget of json_repair for one text, in squared characters, because its worst inputs take quadratic time."""
+"""Budget of json_repair for one text: the sum of the squares of the lengths that it may repair.
+
+Its worst inputs take quadratic time.
+"""
 # Even a short text takes json_repair a tenth of a millisecond.
 _REPAIR_START = 200
 
 
 class WorkBudget:
-    """A budget in steps, each about half a microsecond, that bounds the work of parsing one text."""
+    """A budget in steps, each about half a microsecond, that bounds the work of parsing one text.
+
+    Repairs by json_repair have a budget of their own.
+    """
 
     def __init__(self, size: int) -> None:
-        """Allow ``size`` steps for a text of that length, several times what calls need, plus 200,000.
+        """Allow `size` steps for a text of that many characters, several times what calls need, plus 200,000.
 
-        The budget of json_repair is separate, and the same for every text.
+        The budget of json_repair is the same for every text.
         """
         self.limit = size + 200_000
         self.spent = 0
@@ -45,7 +51,10 @@ class WorkBudget:
         return True
 
     def take_repair(self, length: int) -> bool:
-        """Spend the cost of repairing ``length`` characters by json_repair; return False if too little remains."""
+        """Spend the cost of repairing `length` characters by json_repair and return True.
+
+        Returns False, and spends nothing, if too little remains.
+        """
         cost = (length + _REPAIR_START) ** 2
         if cost > self.repair_left:
             return False
@@ -91,15 +100,18 @@ class ParsedValue(NamedTuple):
 
     value: Any
     complete: bool
-    """False if the text ended inside the value."""
+    """False if the text ended before the object or list was closed, or the value was guessed."""
     certain: bool = True
     """False if the value was guessed by a repair, so that the text may not be JSON at all."""
     partial: bool = False
-    """True if the text ended inside a string, number or word, or where a value had to follow."""
+    """True if the text ended inside a string, number or word, or where a value had to follow.
+
+    Then the last value may lack its end.
+    """
 
 
 class _Container:
-    """An object or list that is being parsed, with the key of an object whose value is expected."""
+    """An object or list that is being parsed; of an object, also the key whose value is expected next."""
 
     def __init__(self, *, is_object: bool) -> None:
         self.is_object = is_object
@@ -109,10 +121,11 @@ class _Container:
 
     @property
     def wants_key(self) -> bool:
+        """Whether the next text is a key."""
         return self.is_object and self.key is _ABSENT
 
     def add(self, value: Any) -> bool:
-        """Add a value, or a key if one is expected; return False if it is invalid there."""
+        """Add a value, or a key where one is expected; return False if it is invalid there."""
         if not self.is_object:
             self.items.append(value)
             return True
@@ -127,11 +140,15 @@ class _Container:
 
 
 def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
-    """Parse the object or list at the start of ``text``, tolerating damage that leaves no choice.
+    """Parse the object or list at the start of `text`, tolerating damage that can be read in one way only.
 
-    None if there is none, if the damage would have to be guessed, or if the budget is used up: parsing costs a step for
-    each token and each 16 characters. A cut-off string or number is kept as far as it goes; a key without a value and a
-    cut-off literal are dropped.
+    Parsing spends a step for each token and each 16 characters. A string or number that is cut off is kept as far as it
+    goes; a key without a value and a cut-off literal such as `tru` are dropped. Text behind the closing bracket is
+    ignored.
+
+    Returns:
+        The value. None if the text does not begin with an object or list, if the damage would have to be guessed, if it
+        is nested beyond `MAX_DEPTH` levels, or if the budget is used up.
     """
     opening = _TOKEN.match(text)
     if opening is None or opening.lastgroup != "open":
@@ -185,6 +202,10 @@ def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
 
 
 def _scalar(token: re.Match[str], *, depth: int) -> Any:
+    """Return the value of a string or word in the text; `_ABSENT` for a word that is no literal and no number.
+
+    `depth` is the number of open brackets.
+    """
     quoted, word = token["string"], token["word"]
     if quoted is not None:
         if token["cut"] is None and token["cut_single"] is None:
@@ -199,7 +220,10 @@ def _scalar(token: re.Match[str], *, depth: int) -> Any:
 
 
 def _without_closers(body: str, depth: int) -> str:
-    """Remove closing brackets at the end of a string whose last quote is missing: at most as many as are open."""
+    """Remove closing brackets at the end of a string whose closing quote is missing, at most `depth` of them.
+
+    They belong to the `depth` open objects and lists.
+    """
     for _ in range(depth):
         shorter = body.rstrip()
         if not shorter.endswith(("}", "]")):
@@ -209,11 +233,13 @@ def _without_closers(body: str, depth: int) -> str:
 
 
 def _string(body: str) -> str:
+    """Return the text of a string's content, with invalid escapes and bare quotes made valid before."""
     text: str = json.loads('"' + _ESCAPE.sub(_valid_escape, body) + '"', strict=False)
     return text
 
 
 def _valid_escape(match: re.Match[str]) -> str:
+    """Return a valid JSON escape for one that a model wrote, or for a bare quote."""
     if match[0] == '"':
         return '\\"'
     if match[1] is not None:
@@ -222,7 +248,10 @@ def _valid_escape(match: re.Match[str]) -> str:
 
 
 def integer(digits: str) -> int | float:
-    """Parse an integer; one too long for the interpreter becomes infinite, like a decimal beyond a float's range."""
+    """Return an integer from its digits.
+
+    One too long for the interpreter becomes infinite, as a float that is too large.
+    """
     try:
         return int(digits)
     except ValueError:
@@ -237,10 +266,14 @@ _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 
 
 def read_json(text: str, work: WorkBudget) -> ParsedValue | None:
-    """Parse ``text`` as an object or list, even if it is damaged or cut off. Never raises.
+    """Parse `text` as an object or list, even if it is damaged or cut off.
 
-    None if the damage would have to be guessed, the text is nested beyond ``MAX_DEPTH`` levels, or the budget is used
-    up. A number that JSON cannot hold becomes a non-finite float.
+    Never raises. Valid JSON may be any value. A number that JSON cannot hold becomes a non-finite float, so that the
+    caller can refuse it. Spends steps of `work`.
+
+    Returns:
+        The value. None if the damage would have to be guessed, the text is nested beyond `MAX_DEPTH` levels, or the
+        budget is used up.
     """
     if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
         return None
@@ -252,7 +285,10 @@ def read_json(text: str, work: WorkBudget) -> ParsedValue | None:
 
 
 def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
-    """Repair ``text`` to an object or list by guessing; None if that fails or costs more than the budget allows."""
+    """Repair `text` to an object or list by guessing, with json_repair; never raises.
+
+    None if that fails, if the text has too many brackets, or if it costs more than the budget `work` allows.
+    """
     openers = text.count("{") + text.count("[")
     if openers > MAX_DEPTH or openers * len(text) > _MOST_GUESSING or not work.take_repair(len(text)):
         return None
@@ -269,9 +305,15 @@ def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
 
 
 def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
-    """Return a call's arguments as a dict: given as one, as JSON text, or, for other values, as ``{"input": value}``.
+    """Return a call's arguments as a dict.
 
-    None and blank text give an empty dict. With ``strict``, other values give None.
+    A dict is returned itself, JSON text of an object is parsed and repaired, None and blank text give an empty dict,
+    and any other value becomes `{"input": value}`.
+
+    Args:
+        value: The arguments as the model gave them.
+        work: The budget for parsing.
+        strict: Whether to return None for any other value.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -288,7 +330,7 @@ def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[
 
 
 def ends_inside_value(text: str) -> bool:
-    """Whether a JSON object or list is cut off inside a value, so that the value may be incomplete."""
+    """Whether a JSON object or list is cut off inside a string, number or word, or before a value."""
     text = text.strip()
     read = read_json(text, WorkBudget(len(text)))
     if read is not None:
@@ -303,7 +345,7 @@ _MOST_WORK = 60_000
 
 
 def parse_lenient_json(text: str) -> Any:
-    """Return the JSON value in a text: alone, in a fenced block or within prose; damage is repaired.
+    """Return the JSON value in a text, which may stand alone, in a fenced block or within prose; damage is repaired.
 
     Raises:
         ValueError: The text has no JSON, or none that can be parsed in bounded time.
@@ -332,7 +374,8 @@ def parse_lenient_json(text: str) -> Any:
 
 
 def is_several_objects(text: str) -> bool:
-    """Whether a text is a JSON object followed by another one, as when the arguments of two calls were merged."""
+    """Whether a text is a JSON object followed by the begin of another one, as when the arguments of two calls were
+    merged."""
     text = text.strip()
     try:
         value, end = _DECODER.raw_decode(text)
@@ -342,19 +385,26 @@ def is_several_objects(text: str) -> bool:
 
 
 def arguments_end_inside_value(text: str) -> bool:
-    """Whether a call's arguments, as JSON text with or without a fence, are cut off inside a value."""
+    """Whether a call's arguments are cut off inside a value.
+
+    `text` is JSON, with or without a fence of backticks and prose around it.
+    """
     bare = _without_fence(text.strip())
     return ends_inside_value(bare[_outermost(bare)[0] :])
 
 
 def _without_fence(text: str) -> str:
+    """Return the content of a fenced block of Markdown; any other text is returned unchanged."""
     if not text.startswith("```") or "\n" not in text:
         return text
     return text.partition("\n")[2].rstrip().removesuffix("```").strip()
 
 
 def _outermost(text: str) -> tuple[int, int]:
-    """Return the span of the first object outside a list, else of the first list, to the last closing bracket."""
+    """Return the begin and end of the outermost JSON value in a text with prose.
+
+    It begins at the first object that is not in a list, else at the first list, and ends at the last closing bracket.
+    """
     brace = text.find("{")
     before = text[:brace] if brace >= 0 else text
     is_object = brace >= 0 and before.count("[") <= before.count("]")

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A thread-safe cache of at most `size` entries; the least recently used entry is evicted first."""
+    """A thread-safe cache of at most `size` entries; when it is full, the least recently used entry is removed."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
@@ -28,7 +28,10 @@ class BoundedCache(Generic[K, V]):
             self._entries.clear()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value for a key; call `make` if there is none. Two threads that miss at once may both call it."""
+        """Return the value for a key; if there is none, call `make` and keep what it returns.
+
+        Two threads that miss at once may both call `make`. An exception of `make` is raised and nothing is kept.
+        """
         with self._guard:
             if key in self._entries:
                 value = self._entries[key] = self._entries.pop(key)

@@ -32,19 +32,26 @@ NAMES: dict[Media, str] = {
     "video": "a video",
     "file": "a file",
 }
+"""Kind of medium → its name in descriptions for the model, with an article."""
 TOKENS_OF_MEDIUM = 1_600
 """Estimated tokens of one document, recording or video. As text, its Base64 data would count far more."""
 
 
 def estimated_tokens(messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-    """Estimate the tokens of messages and tools: four characters a token, and a fixed number for each medium."""
+    """Estimate the tokens of messages and tools: about four characters a token, and a fixed number for each medium.
+
+    `tools` are the tools offered with the messages; None for none.
+    """
     texts = [_without_data(message) if isinstance(message.content, list) else message for message in messages]
     others = sum(len(whole.content) - len(text.content) for whole, text in zip(messages, texts, strict=True))
     return count_tokens_approximately(texts, tools=list(tools) if tools else None) + others * TOKENS_OF_MEDIUM
 
 
 def _without_data(message: BaseMessage) -> BaseMessage:
-    """Return a message without media that LangChain would count as text; it counts a fixed number for an image."""
+    """Return a message without media that LangChain's estimate would count as text; the same object if it has none.
+
+    Images stay, because LangChain counts a fixed number for each.
+    """
     kept = [
         block
         for block in message.content
@@ -54,7 +61,7 @@ def _without_data(message: BaseMessage) -> BaseMessage:
 
 
 def media_of(block: object) -> Media | None:
-    """Return the kind of media in a content block; None for text and for blocks of other types."""
+    """Return the kind of medium that a content block holds; None for text and for blocks of other types."""
     if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
         return None
     if kind not in _FILES:
@@ -93,7 +100,8 @@ def data_of(block: dict[str, Any]) -> str:
 
 
 def described(block: dict[str, Any]) -> str:
-    """Return a description of a medium with kind, MIME type and size, e.g. `an image (image/png, 12 KB)`."""
+    """Return a description of the medium in a block, with MIME type and size if known, e.g. `an image (image/png, 12
+    KB)`."""
     kind = media_of(block)
     data, mime = data_of(block), mime_type_of(block)
     details = [mime] if mime else []
@@ -105,7 +113,10 @@ def described(block: dict[str, Any]) -> str:
 
 
 def left_out(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a text block that replaces a medium which the endpoint does not accept, and describes it."""
+    """Return a text block for the model in place of a medium that its endpoint does not accept.
+
+    It describes the medium.
+    """
     text = described(block)
     return {
         "type": "text",

@@ -21,15 +21,16 @@ _MODULE_SUFFIXES = (".py", ".pyc", ".pyd", ".so")
 _DATABASE = "the database of this agent"
 
 _given: dict[str, tuple[str, bool]] = {}
-"""Path as recorded → what it is, and whether it counts only if it is a file. Resolved later, because that blocks."""
+"""Path as recorded → what it is, and whether it counts only if it is a file. Made real later, because that blocks."""
 _resolved: dict[str, str] = {}
 """Real path of a recorded file or folder → what it is."""
 _resolving = threading.Lock()
 _import_folders: set[str] = set()
+"""Real paths of the folders that Python searches before its usual import path."""
 
 
 def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None:
-    """Record a file or folder, which may not exist yet. Does not access the disk.
+    """Record a file or folder of the agents, which may not exist yet. Does not access the disk.
 
     Args:
         path: The path.
@@ -51,7 +52,7 @@ def _recorded() -> dict[str, str]:
 
 
 def record_database(path: str | Path) -> None:
-    """Record an SQLite file, and the files that SQLite and the session locks create next to it."""
+    """Record an SQLite file of the agents, and the files that SQLite and the session locks create next to it."""
     for suffix in _DATABASE_SUFFIXES:
         record_file(f"{path}{suffix}", _DATABASE)
 
@@ -76,7 +77,11 @@ def describe_file(path: str) -> str | None:
 
 
 def files_below(root: str) -> list[str]:
-    """Return the agents' files and folders below a folder, sorted; some of them may not exist."""
+    """Return the real paths of the agents' files and folders below a folder, sorted; some of them may not exist.
+
+    Includes imported modules, folders of compiled modules, and files that the next import would load instead of a
+    module. `root` is the real path of the folder.
+    """
     found = {path for path in [*_recorded(), *_environment(), *_module_files()] if path.startswith(f"{root}/")}
     found |= replacements_below(root)
     # Compiled modules are loaded in the place of their source.
@@ -85,8 +90,9 @@ def files_below(root: str) -> list[str]:
 
 
 def is_of_database(path: str) -> bool:
-    """Whether a path returned by `files_below` is one that `record_database` recorded: a database, or a file that
-    SQLite or the locks create next to one. Other files are not of a database, whatever their suffix.
+    """Whether a path returned by `files_below` was recorded by `record_database`.
+
+    That is a database, or a file that SQLite or the locks create next to one, whatever its suffix.
     """
     return _recorded().get(path) == _DATABASE
 
@@ -110,7 +116,8 @@ def make_placeholders(paths: Iterable[str]) -> None:
 
 
 def replacements_below(root: str) -> set[str]:
-    """Return the files below a folder that the next import may load instead of a module of this process."""
+    """Return the existing files below a folder that the next import would load in place of an already imported
+    module."""
     found = set[str]()
     for folder in _import_folders:
         if not f"{folder}/".startswith(f"{root}/"):
@@ -122,6 +129,7 @@ def replacements_below(root: str) -> set[str]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder; empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -140,6 +148,7 @@ def _environment() -> dict[str, str]:
 
 
 def _module_files() -> set[str]:
+    """Return the real paths of the source files of all modules that are imported now."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return {_real(file) for file in files if isinstance(file, str)}
 
@@ -150,7 +159,7 @@ def _real(path: str) -> str:
 
 
 def _is_module(path: str, modules: Collection[str]) -> bool:
-    """Whether a file is one of `modules`, or the compiled form of one."""
+    """Whether a file is one of `modules`, which are paths of source files, or the compiled form of one."""
     folder, name = os.path.split(path)
     if os.path.basename(folder) == "__pycache__":
         path = os.path.join(os.path.dirname(folder), f"{name.partition('.')[0]}.py")
@@ -158,7 +167,7 @@ def _is_module(path: str, modules: Collection[str]) -> bool:
 
 
 def _replaces_module(path: str) -> bool:
-    """Whether the next import would load a file instead of a module that is loaded from elsewhere."""
+    """Whether the next import would load this file in place of a module that was loaded from elsewhere."""
     folder, name = os.path.split(path)
     if not name.endswith(_MODULE_SUFFIXES):
         return False

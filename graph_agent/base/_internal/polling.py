@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from graph_agent.base._internal.failure_log import log_failure
 
 POLL_S = 0.25
-"""Seconds between two polls of the Store for an abort from another process, and of a lock."""
+"""Seconds between two looks at the Store for an abort from another process, and between two tries to get a lock."""
 
 
 async def poll_forever(
@@ -43,7 +43,10 @@ async def poll_forever(
 async def polling(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
 ) -> AsyncIterator[None]:
-    """Call `look` repeatedly in a task during the block; the parameters are those of `poll_forever`."""
+    """Call `look` repeatedly in a task during the block, and cancel the task at its end.
+
+    The parameters are those of `poll_forever`.
+    """
     task = asyncio.create_task(poll_forever(look, every_s, logger, what))
     try:
         yield

@@ -36,11 +36,11 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 class NotPublicError(httpx.ConnectError):
-    """A host is not on the public network, or cannot be resolved."""
+    """Raised for a host that is not on the public network, or cannot be resolved."""
 
 
 def is_public(address: str) -> bool:
-    """Whether a text is a public unicast IP address that does not contain another address."""
+    """Whether a text is a public unicast IP address and not an IPv6 address that contains an IPv4 address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -53,9 +53,10 @@ def is_public(address: str) -> bool:
 
 
 async def public_address(host: str, port: int) -> str:
-    """Resolve a host and return the address to connect to.
+    """Resolve a host and return the IP address to connect to.
 
-    Raises `NotPublicError` if the host cannot be resolved or any of its addresses is not public.
+    Raises:
+        NotPublicError: The host cannot be resolved, or any of its addresses is not public.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -68,7 +69,10 @@ async def public_address(host: str, port: int) -> str:
 
 
 async def is_public_url(url: str) -> bool:
-    """Whether a URL is an http or https URL whose host is on the public network; logs the reason if the host is not."""
+    """Whether a URL is an http or https URL whose host is on the public network, by resolving the host.
+
+    Logs a warning with the reason if the host is not.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -85,14 +89,21 @@ async def is_public_url(url: str) -> bool:
 
 
 class PublicTransport(httpx.AsyncHTTPTransport):
-    """HTTP transport that connects to public addresses only; each request resolves and checks its host once."""
+    """HTTP transport that connects to public addresses only.
+
+    Each request resolves its host once and checks the addresses.
+    """
 
     def __init__(self) -> None:
         # Kept connections are keyed by address, so they would serve other host names of that address unchecked.
         super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request to the checked address of its host; raise `NotPublicError` if the host is not public."""
+        """Send a request to a checked address of its host.
+
+        Raises:
+            NotPublicError: The host cannot be resolved, or any of its addresses is not public.
+        """
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         address = await public_address(host, port)

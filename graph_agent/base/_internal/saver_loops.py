@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SERVES = "serves_any_loop"
-"""Attribute of a saver that serves every event loop, with or without a patch."""
+"""Attribute that is True on a saver that `serve_any_loop` has already treated."""
 _IN_MEMORY = "langgraph.checkpoint.memory"
-"""Module of the saver that never waits."""
+"""Module of LangGraph's saver that keeps checkpoints in memory and never waits, so that every loop can use it."""
 _METHODS = (
     *("aget_tuple", "aput", "aput_writes", "adelete_thread", "aget_delta_channel_history"),
     *("find_input", "stored_notes", "forget_notes"),
@@ -35,7 +35,10 @@ Those of the second line exist in some savers of this package only, and have no 
 
 
 def foreign_loop(saver: BaseCheckpointSaver[Any]) -> asyncio.AbstractEventLoop | None:
-    """Return a saver's event loop if that runs in another thread; None if the saver can be awaited here."""
+    """Return the event loop that a saver belongs to if that loop runs in another thread.
+
+    None if the saver can be awaited in the current loop.
+    """
     loop = getattr(saver, "loop", None)
     is_foreign = isinstance(loop, asyncio.AbstractEventLoop) and loop is not running_loop() and loop.is_running()
     return loop if is_foreign else None
@@ -44,8 +47,8 @@ def foreign_loop(saver: BaseCheckpointSaver[Any]) -> asyncio.AbstractEventLoop |
 def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
     """Patch a saver's asynchronous methods, in place, to work on every event loop; does nothing the second time.
 
-    A saver that belongs to another running loop is awaited there. One without asynchronous methods is called by its
-    blocking ones in a thread. Any other saver works as before.
+    A method of a saver that belongs to another running loop is awaited on that loop. Where the asynchronous methods
+    raise `NotImplementedError`, the blocking ones are called in a thread. Any other saver works as before.
     """
     if getattr(saver, _SERVES, False):
         return
@@ -58,7 +61,7 @@ def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
 
 
 def _unpatched(saver: BaseCheckpointSaver[Any], name: str) -> Callable[[], Callable[..., Any]]:
-    """Return a function that returns a saver's method as it is without this module's patch.
+    """Return a function that returns a saver's method as it was before this module's patch.
 
     The method is looked up at each call, because `fence_writes` may replace the saver's class.
     """
@@ -67,6 +70,7 @@ def _unpatched(saver: BaseCheckpointSaver[Any], name: str) -> Callable[[], Calla
 
 
 def _served(saver: BaseCheckpointSaver[Any], name: str) -> Callable[..., Awaitable[Any]]:
+    """Return the asynchronous method to set in place of the saver's own of that name."""
     own, blocking = _unpatched(saver, name), _unpatched(saver, name.removeprefix("a"))
 
     # LangGraph reads the parameters of `aput_writes`.
@@ -83,6 +87,7 @@ def _served(saver: BaseCheckpointSaver[Any], name: str) -> Callable[..., Awaitab
 
 
 def _served_list(saver: BaseCheckpointSaver[Any]) -> Callable[..., AsyncIterator[CheckpointTuple]]:
+    """Return the asynchronous method to set in place of the saver's own `alist`."""
     own, blocking = _unpatched(saver, "alist"), _unpatched(saver, "list")
 
     async def call(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
@@ -105,5 +110,5 @@ def _served_list(saver: BaseCheckpointSaver[Any]) -> Callable[..., AsyncIterator
 
 
 async def awaited_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine on the event loop of another thread, and return its result."""
+    """Await a coroutine on the event loop of another thread, and return its result or raise its exception here."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

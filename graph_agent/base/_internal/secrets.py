@@ -13,7 +13,7 @@ SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key",
 """Names of headers with secret values, in lower case."""
 
 _Span = tuple[int, int, int]
-"""Index at which the matched text begins, at which the secret in it begins, and at which both end."""
+"""Three indexes in a text: where a match begins, where the secret in it begins, and where both end."""
 
 _TO = r"(?:\\?[\"'])?\s{0,3}[=:]\s{0,3}(?:b(?=[\"']))?"
 """Separator of a name and its value: `name: `, `name=`, `'name': b`."""
@@ -67,9 +67,9 @@ _NAMES = {
     **dict.fromkeys((*_PASSWORDS, "cookie", "authorization", "token", "secret", "key", "sig"), _AFTER_NAME),
     **_SCHEMES,
 }
-"""Word that is part of each secret's name, in lower case → pattern of what follows such a name."""
+"""Word in the name of a secret, in lower case → pattern of what follows such a name before its value."""
 _LONGEST_NAME = 60
-"""Maximum characters of a name before that word."""
+"""Maximum characters of a secret's name before the word in `_NAMES`."""
 
 # A password may hold a slash or an @; a port number is not a password.
 _USER = re.compile(r"(?P<user>://)[^\s/@:?#'\"]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{1,500}(?=@)")
@@ -92,7 +92,7 @@ _PREFIXES = {
     **dict.fromkeys(("AIza", "ya29.", "LTAI", "AKID"), r"[\w-]{10,}"),
     "eyJ": r"[\w-]{10,}(?:\.[\w-]{1,2000}){0,2}",
 }
-"""Case-sensitive prefix of a secret → pattern of what follows it."""
+"""Case-sensitive begin of a secret → pattern of the rest of it."""
 _STARTS = tuple(_PREFIXES)
 _BODIES = {prefix: re.compile(body) for prefix, body in _PREFIXES.items()}
 _PIECE = re.compile(r"[A-Za-z0-9][\w*.-]{7,}")
@@ -114,20 +114,22 @@ _SHORTEST, _PLAIN, _LONG_CHARS = 8, 14, 32
 def mask_secrets(text: str) -> str:
     """Return a text in which everything that looks like a key, token or password is replaced by `***`.
 
-    The names of secrets are kept. Long words of letters and digits are also masked, so ids may be.
+    The name before a secret is kept, as in `password=***`. Words of 32 letters and digits or more are also masked, so
+    ids may be.
     """
     return _masked(text, [*_named(text), *_shaped(text)])
 
 
 def mask_named_secrets(text: str) -> str:
-    """Return a text in which the values of named passwords, keys and secret headers are replaced by `***`.
+    """Return a text in which passwords, keys and secret headers that follow their name are replaced by `***`.
 
-    Ids are never masked, which suits text that this package writes itself.
+    Also masks passwords in URLs. Ids are not masked, which suits text that this package writes itself.
     """
     return _masked(text, [*_named(text)])
 
 
 def _masked(text: str, spans: list[_Span]) -> str:
+    """Return a text with the secret part of each span replaced by `***`; of overlapping spans, the first one counts."""
     if not spans:
         return text
     parts, at = list[str](), 0
@@ -140,7 +142,7 @@ def _masked(text: str, spans: list[_Span]) -> str:
 
 
 def _named(text: str) -> Iterator[_Span]:
-    """Yield the values that follow names of secrets, and the passwords in URLs."""
+    """Yield the spans of values that follow names of secrets, and of passwords in URLs."""
     small = text.lower()
     if len(small) != len(text) or any(letter in text for letter in _FOLDED):
         for found in _NAMED.finditer(text):
@@ -165,7 +167,7 @@ _FOLDED = "\u0130\u0131\u017f\u212a"
 
 
 def _name_at(text: str, at: int) -> re.Match[str] | None:
-    """Match the secret whose name contains the word at an index; None if there is none."""
+    """Return the match of the secret whose name contains the word at an index; None if no such secret is there."""
     begin = at
     while begin > max(0, at - _LONGEST_NAME) and (text[begin - 1].isalnum() or text[begin - 1] in "_- "):
         begin -= 1
@@ -177,7 +179,7 @@ def _name_at(text: str, at: int) -> re.Match[str] | None:
 
 
 def _shaped(text: str) -> Iterator[_Span]:
-    """Yield words that have the form of a secret, whatever stands before them."""
+    """Yield the spans of words that have the form of a secret, with any text before them."""
     if "://" in text:
         for found in _ACCOUNT.finditer(text):
             yield _span(found)
@@ -192,7 +194,8 @@ def _shaped(text: str) -> Iterator[_Span]:
 
 
 def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
-    """Yield the parts of one word that have the form of a secret."""
+    """Yield the spans of secrets in one word, from index `begin` to `end`: by a prefix, or by a long mix of letters and
+    digits."""
     for piece in _PIECE.finditer(text, begin, end):
         if (start := _prefixed(text, piece.start(), piece.end())) is not None:
             yield start
@@ -203,7 +206,7 @@ def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
 
 
 def _prefixed(text: str, begin: int, end: int) -> _Span | None:
-    """Return the first secret with a known prefix in a part of a word; None if there is none."""
+    """Return the span of the first secret with a known prefix between two indexes; None if there is none."""
     at = begin
     while at < end:
         if text.startswith(_STARTS, at):

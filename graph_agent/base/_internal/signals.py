@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RESPONSE_S = 5.0
-"""Seconds after the drain time after which an event loop that has not reacted to the signal counts as blocked."""
+"""Seconds after the drain time; an event loop that has not reacted to the signal by then counts as blocked."""
 
 
 class Drainable(Protocol):
-    """The running work of a server, which can be ended in two steps."""
+    """The running work of a server, which can be ended in two steps: `drain` lets it end by itself, `cancel` ends
+    it."""
 
     @property
     def draining(self) -> bool:
@@ -37,10 +38,11 @@ class Drainable(Protocol):
 def drain_on_sigterm(
     runs: Drainable, drain_s: float, *, enabled: bool, is_second: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Drain the server's runs on SIGTERM or SIGINT during the block; handlers installed before are called as well.
+    """Drain the server's runs at the first SIGTERM or SIGINT during the block.
 
-    After `drain_s` seconds, or at a second signal, runs that have not ended are cancelled. If the event loop does not
-    react, because a coroutine blocks it, the process exits five seconds after the drain time.
+    Handlers installed before are called as well. After `drain_s` seconds, or at a second signal, runs that have not
+    ended are cancelled. If the event loop does not react, because a coroutine blocks it, the process exits with code 1
+    five seconds after the drain time.
 
     Args:
         runs: The work to drain.
@@ -77,7 +79,10 @@ def drain_on_sigterm(
 
 
 def _end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-    """Exit the process, with a message, unless the loop runs a callback within `seconds`."""
+    """Exit the process with code 1 and a message on standard error, unless the loop runs a callback within `seconds`.
+
+    Returns at once; a thread waits.
+    """
     reacted = threading.Event()
     loop.call_soon_threadsafe(reacted.set)
 
@@ -95,7 +100,10 @@ def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], 
 
     With `signal.signal` alone, and so with `asyncio.run`, the loop sleeps on if the signal arrives right before it
     waits for events. The handler runs between two instructions of the main thread, even if these block the event loop.
-    Raises `ValueError` outside the main thread.
+    The former handler is restored at the end.
+
+    Raises:
+        ValueError: The caller is not in the main thread.
     """
     loop = asyncio.get_running_loop()
     before = signal.getsignal(number)

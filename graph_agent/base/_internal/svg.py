@@ -21,7 +21,7 @@ _CHARACTER = 7.2
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One edge of a graph."""
+    """One arrow of a graph, from the node with id `source` to that with id `target`."""
 
     source: str
     target: str
@@ -53,7 +53,9 @@ def image_html(svg: str, description: str) -> str:
 
 
 def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Graph") -> str:
-    """Return the drawing of a graph from top to bottom, as SVG; edges to an earlier layer are drawn at the sides.
+    """Return a drawing of a graph from top to bottom, as an SVG document.
+
+    Edges to an earlier layer are drawn at the sides.
 
     Args:
         nodes: Id → label of each node; the first is at the top. Must not be empty.
@@ -86,9 +88,9 @@ def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Gra
 
 
 def _layers(nodes: Mapping[str, str], edges: Sequence[Edge]) -> list[list[str]]:
-    """Return the node ids by their distance from the first node, in the order of `nodes`.
+    """Return the node ids grouped by their distance from the first node, nearest first, in the order of `nodes`.
 
-    Unreachable ones are in the layer of the farthest reachable ones.
+    Unreachable nodes are in the last group.
     """
     first = next(iter(nodes))
     distance = {first: 0}
@@ -106,6 +108,7 @@ def _layers(nodes: Mapping[str, str], edges: Sequence[Edge]) -> list[list[str]]:
 
 
 def _is_back(edge: Edge, layers: Sequence[Sequence[str]]) -> bool:
+    """Whether an edge leads to its own layer or an earlier one."""
     row = {each: number for number, layer in enumerate(layers) for each in layer}
     return row[edge.target] <= row[edge.source]
 
@@ -113,6 +116,15 @@ def _is_back(edge: Edge, layers: Sequence[Sequence[str]]) -> bool:
 def _drawn(
     edge: Edge, places: Mapping[str, tuple[float, float]], widths: Mapping[str, float], width: float, is_back: bool
 ) -> str:
+    """Return the SVG elements of one edge and its label.
+
+    Args:
+        edge: The edge.
+        places: Node id → center of its box.
+        widths: Node id → width of its box.
+        width: Width of the image.
+        is_back: Whether the edge leads to an earlier layer, and is drawn at the side.
+    """
     (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
     if is_back:
         side = 1 if x1 > width / 2 else -1

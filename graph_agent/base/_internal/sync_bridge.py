@@ -34,21 +34,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_ABANDONED = 256
-"""Maximum number of abandoned calls that still run; beyond it, no further blocking call is started."""
+"""Maximum number of abandoned calls that still run; while there are so many, no further blocking call is started."""
 _IDLE_S = 30.0
 """Seconds after which an unused thread ends."""
 older_cancellations: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
-"""Task → how often it had been cancelled when the run began that it is in.
-
-asyncio counts a cancellation for the rest of a task's life, also one that the task has caught and survived.
-"""
+"""Task → how often it had already been cancelled when the run inside it began. asyncio counts a cancellation for the
+rest of a task's life, also one that the task has caught and survived."""
 
 
 class DaemonThreads:
     """A pool of daemon threads that are started on demand and reused.
 
-    Each running call has a thread, because calls may wait for each other. Only abandoned calls are limited, because
-    their number could otherwise grow forever in a long-lived process.
+    Each running call has a thread of its own, because calls may wait for each other. Only abandoned calls are limited,
+    because their number could otherwise grow forever in a long-lived process.
     """
 
     def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
@@ -60,9 +58,13 @@ class DaemonThreads:
         self._abandoned = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Run a function in a thread and return its future, which can be cancelled until the function begins.
+        """Run a function without arguments in a thread.
 
-        Raises `AbandonedCallsError` if too many abandoned calls still run, `RuntimeError` if no thread can be started.
+        Return its future, which can be cancelled until the function begins.
+
+        Raises:
+            AbandonedCallsError: Too many abandoned calls still run.
+            RuntimeError: No thread can be started.
         """
         with self._guard:
             if self._abandoned >= self._most_abandoned:
@@ -79,9 +81,9 @@ class DaemonThreads:
         return call
 
     def abandon(self, call: _Call) -> None:
-        """Count a running call as abandoned until it returns, and cancel the blocking runs that it waits for.
+        """Count a running call as abandoned until it returns, and cancel the blocking agent runs that it waits for.
 
-        Does nothing if the call is not running or is counted already.
+        The call itself goes on. Does nothing if it is not running or is counted already.
         """
         with self._guard:
             if not call.running() or call.abandoned:
@@ -93,6 +95,7 @@ class DaemonThreads:
             cancel()
 
     def _work(self) -> None:
+        """Run queued calls until none has come for `_IDLE_S` seconds; the body of each thread."""
         while True:
             try:
                 call = self._calls.get(timeout=_IDLE_S)
@@ -118,10 +121,12 @@ class DaemonThreads:
 
 
 _thread = threading.local()
-"""The attribute `call` is, in a thread of the pool, the call that it runs."""
+"""Its attribute `call` is the pool's call that the current thread runs; missing or None in other threads."""
 
 
 class _Call(Future[Any]):
+    """One function in the pool, as the future of its result."""
+
     def __init__(self, pool: DaemonThreads, function: Callable[[], Any]) -> None:
         super().__init__()
         self._pool = pool
@@ -132,7 +137,10 @@ class _Call(Future[Any]):
 
     @contextmanager
     def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Call `cancel` if this call is abandoned during the block; raise `CancelledError` if it is already."""
+        """Call `cancel` if this call is abandoned during the block.
+
+        Raises `CancelledError` if it is abandoned already.
+        """
         self.cancels.add(cancel)
         try:
             if self.abandoned:
@@ -142,14 +150,14 @@ class _Call(Future[Any]):
             self.cancels.discard(cancel)
 
     def cancel(self) -> bool:
-        """Cancel a call that has not begun; abandon one that has, and return False. Called by asyncio."""
+        """Cancel the call and return True if it has not begun; else abandon it and return False. Called by asyncio."""
         if super().cancel():
             return True
         self._pool.abandon(self)
         return False
 
     def execute(self) -> Callable[[], None]:
-        """Run the function and return a callable that stores its result or exception in the future."""
+        """Run the function; return a callable that stores its result or exception in the future."""
         function, self._function = self._function, None
         assert function is not None
         _thread.call = self
@@ -172,20 +180,24 @@ _pool = DaemonThreads()
 async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
     """Call blocking code in a daemon thread with the caller's context variables, and return its result.
 
-    A cancellation takes effect at once; a call that has begun then continues, and its result is discarded. Raises what
-    the function raises (`RuntimeError` for `StopIteration`), and the errors of `DaemonThreads.submit`.
+    A cancellation takes effect at once; a call that has begun then continues, and its result is discarded.
+
+    Raises:
+        RuntimeError: The function raised `StopIteration`, or no thread can be started.
+        AbandonedCallsError: Too many abandoned calls still run.
+        BaseException: Any other exception of the function.
     """
     return await asyncio.wrap_future(_pool.submit(partial(copy_context().run, function, *args)))
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """Default executor of an event loop that runs jobs in daemon threads.
+    """Default executor of an event loop that runs blocking jobs in daemon threads, which are not joined at the end.
 
     It is a `ThreadPoolExecutor` because asyncio accepts no other kind.
 
     Args:
         applies: Returns, when a job is submitted, whether it runs in a daemon thread.
-        other: Runs the other jobs; without it, this executor's own threads do.
+        other: Runs the other jobs; None for this executor's own threads.
     """
 
     def __init__(self, applies: Callable[[], bool] = lambda: True, other: ThreadPoolExecutor | None = None) -> None:
@@ -202,13 +214,14 @@ class DaemonExecutor(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Shut down as `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
+        """Shut down as `ThreadPoolExecutor.shutdown`, the other executor as well; daemon threads are not joined."""
         super().shutdown(wait, cancel_futures=cancel_futures)
         if self._other is not None:
             self._other.shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _reset_pool() -> None:
+    """Replace the pool by an empty one, in a forked process."""
     global _pool  # noqa: PLW0603 - threads do not survive a fork, so a child process needs its own pool
     _pool = DaemonThreads()
 
@@ -220,7 +233,7 @@ if hasattr(os, "register_at_fork"):
 GRACE_S = 5.0
 """Seconds that stopped work may take to end before it is abandoned."""
 _PAUSES = (0.7, 0.3)
-"""Shares of `GRACE_S` that are waited after each cancellation.
+"""Shares of `GRACE_S` that are waited after the first and the second cancellation.
 
 In the first, work can clean up, e.g. cancel a remote task.
 """
@@ -228,11 +241,11 @@ _abandoned: set[asyncio.Future[Any]] = set()
 """Abandoned tasks, kept here because event loops keep only weak references."""
 
 in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", default=False)
-"""True for code of a run that a blocking entry point started."""
+"""True in code of a run that was started by a blocking entry point."""
 
 
 def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that runs `coroutine` on the background loop and waits for its result.
+    """Return a blocking function that runs `coroutine` on the background event loop and waits for its result.
 
     The coroutine has the caller's context variables. An exception in the waiting thread, e.g. `KeyboardInterrupt`,
     cancels the coroutine and waits for its end, at most `2 * GRACE_S` seconds. If the waiting thread runs a call of
@@ -248,11 +261,11 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def blocking_parts(source: AsyncGenerator[T]) -> Generator[T]:
-    """Yield the parts of an async generator that runs on the background loop, as one task.
+    """Yield the items of an async generator that runs on the background loop, all in one task.
 
-    It is suspended while the consumer processes a part. Closing this iterator closes the generator and waits for its
-    end, except in a thread with a running event loop, e.g. when garbage is collected there. Exceptions in the consumer
-    act as in `blocking`.
+    The generator is suspended while the caller processes an item. Closing this iterator closes the generator and waits
+    for its end, except in a thread with a running event loop, e.g. when garbage is collected there. Exceptions in the
+    waiting thread act as in `blocking`.
     """
     end = object()
     parts: SimpleQueue[Any] = SimpleQueue()
@@ -284,7 +297,11 @@ def blocking_parts(source: AsyncGenerator[T]) -> Generator[T]:
 
 @contextmanager
 def _in_background(work: Callable[[], Coroutine[Any, Any, T]]) -> Iterator[Future[T]]:
-    """Run a coroutine on the background loop during the block; yield the future of its result."""
+    """Run a coroutine on the background loop during the block; yield the future of its result.
+
+    If the block raises before the coroutine has ended, the coroutine is cancelled and its end awaited, at most `2 *
+    GRACE_S` seconds.
+    """
     done: Future[T] = Future()
     tasks: list[asyncio.Task[None]] = []
     context = copy_context()
@@ -320,11 +337,11 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def refuse_running_loop(entry: str, instead: str, among: Sequence[Any] | None = None) -> None:
-    """Raise `SyncInLoopError` if an event loop runs in this thread, because the caller would block it.
+    """Raise `SyncInLoopError` if an event loop runs in this thread, because a blocking call would stop that loop.
 
     Args:
         entry: Name of the blocking entry point, for the message.
-        instead: Name of the asynchronous one.
+        instead: Name of the asynchronous one to use in its place.
         among: Event loops that must not be blocked; None for all.
     """
     loop = running_loop()
@@ -337,10 +354,11 @@ def refuse_running_loop(entry: str, instead: str, among: Sequence[Any] | None = 
 
 
 async def await_uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await short work that must not be interrupted; a cancellation takes effect after it, or after `GRACE_S` seconds.
+    """Await short work that must not be interrupted, and return its result.
 
-    For example, LangGraph's SQLite store is unusable after an operation was cancelled between `BEGIN` and `COMMIT`.
-    Work that takes longer is not cancelled either; it continues by itself.
+    A cancellation of the caller takes effect after the work, or after `GRACE_S` seconds, when the work continues by
+    itself. For example, LangGraph's SQLite store is unusable after an operation was cancelled between `BEGIN` and
+    `COMMIT`.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -352,10 +370,13 @@ async def await_uninterrupted(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
+    """A `SystemExit` as the result of a task, because asyncio would end the event loop if a task raised it."""
+
     error: SystemExit
 
 
 async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None = None) -> T | _Exit:
+    """Await work and return its result, or its `SystemExit` as `_Exit`; then mark the future `ended` as done."""
     try:
         return await work
     except SystemExit as error:
@@ -366,15 +387,16 @@ async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None =
 
 
 def _wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
+    """Mark a future as done, unless it is None or done already."""
     if ended is not None and not ended.done():
         ended.set_result(None)
 
 
 def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asyncio.Future[None]]:
-    """Run work as a task; return the task, and a future that is done when it ends.
+    """Run a coroutine as a task; return the task, and a future that is done when the task ends.
 
-    The future can be cancelled without cancelling the task. A `SystemExit` of the work is stored, and raised by
-    `result_of`, because asyncio would end the event loop with it.
+    Cancelling the future does not cancel the task. A `SystemExit` of the work is stored and raised by `result_of`,
+    because asyncio would end the event loop with it.
     """
     ended = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_contain_exit(work, ended))
@@ -384,7 +406,7 @@ def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asynci
 
 
 def result_of(task: asyncio.Task[T | _Exit]) -> T:
-    """Return the result of a finished task made by `start`, or raise its exception."""
+    """Return the result of a finished task made by `start`, or raise its exception, a `SystemExit` included."""
     result = task.result()
     if isinstance(result, _Exit):
         raise result.error
@@ -392,20 +414,24 @@ def result_of(task: asyncio.Task[T | _Exit]) -> T:
 
 
 async def await_in_task(work: Awaitable[T], context: Context) -> T:
-    """Await work in a task with the given context variables, and return its result; a `SystemExit` is raised here."""
+    """Await work in a new task with the given context variables, and return its result.
+
+    A `SystemExit` is raised here.
+    """
     task = asyncio.create_task(_contain_exit(work), context=context)
     await task
     return result_of(task)
 
 
 class TimeLimitError(TimeoutError):
-    """Work was stopped at its time limit; the traceback of the cause shows where it was."""
+    """Raised for work that was stopped at its time limit; the traceback of its cause shows where the work was."""
 
 
 async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what: str) -> T:
-    """Await work with a time limit, which also holds if the work suppresses cancellations.
+    """Await work with a time limit, and return its result; the limit also holds if the work suppresses cancellations.
 
-    At the limit the work is cancelled, and abandoned if it does not end within `GRACE_S` seconds.
+    At the limit, or when the caller is cancelled, the work is cancelled, and left running if it does not end within
+    `GRACE_S` seconds. Exceptions of the work are raised.
 
     Args:
         work: The work.
@@ -441,13 +467,15 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
 
 
 async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool = True, spent_s: float = 0.0) -> None:
-    """Wait for the end of stopped work, at most `GRACE_S` seconds; then log a warning and no longer wait for it.
+    """Wait for the end of work that is being stopped, at most `GRACE_S` seconds.
+
+    After that, log a warning and let it run on.
 
     Args:
         task: The work.
         what: The work as the subject of a sentence, for the log.
         cancels: Whether to cancel it, twice if needed, because code may suppress a cancellation.
-        spent_s: Seconds that the wait for other stopped work of the same run has taken, which are subtracted.
+        spent_s: Seconds already spent in waiting for other stopped work of the same run, which are subtracted.
     """
     left_s = max(0.0, GRACE_S - spent_s)
     try:
@@ -467,20 +495,25 @@ async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool 
 
 
 def is_cancelled(task: asyncio.Task[Any] | None) -> bool:
-    """Whether a task was cancelled, and within a run, since the run began; False for None."""
+    """Whether a task is cancelled; of a task with a run, only cancellations since the run began count.
+
+    False for None.
+    """
     return task is not None and task.cancelling() > older_cancellations.get(task, 0)
 
 
 def _forget(task: asyncio.Future[Any]) -> None:
+    """Release an abandoned task that has ended, and mark its exception as read, so that asyncio does not log it."""
     _abandoned.discard(task)
     if not task.cancelled():
         task.exception()  # marks it as retrieved
 
 
 async def await_thread_future(future: Future[T]) -> T:
-    """Return the result of another thread's future; a cancellation takes effect after it, see `await_uninterrupted`.
+    """Wait for a future of another thread and return its result.
 
-    Does not yield to the event loop if the future is done.
+    A cancellation takes effect when the future is done, or after `GRACE_S` seconds. Does not yield to the event loop if
+    the future is done already.
     """
     return future.result() if future.done() else await await_uninterrupted(_await_future(future))
 
@@ -490,6 +523,7 @@ async def _await_future(future: Future[T]) -> T:
 
 
 async def _settle(work: Callable[[], Coroutine[Any, Any, T]], done: Future[T]) -> None:
+    """Await a coroutine and store its result, exception or cancellation in `done`."""
     try:
         result = await work()
     except asyncio.CancelledError:
@@ -503,7 +537,7 @@ async def _settle(work: Callable[[], Coroutine[Any, Any, T]], done: Future[T]) -
 
 @functools.cache
 def background_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of blocking entry points; the first call starts it in a daemon thread."""
+    """Return the event loop on which blocking entry points run agents; the first call starts it in a daemon thread."""
     # One loop for the life of the process: later calls reuse the clients that a model opened in earlier ones.
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())

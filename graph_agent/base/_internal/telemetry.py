@@ -8,12 +8,14 @@ from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Receives what runs do, at the time and in the task in which they do it."""
+    """Receives what agent runs do, at the time and in the task in which they do it, e.g. to record traces."""
 
     def run(self, run: Any, name: str) -> AbstractContextManager[None]:
-        """Return a context manager around one run of an agent; it may be exited in another context than entered.
+        """Return a context manager around one run of an agent, which may be exited in another context than entered.
 
-        The attribute `observed` of the `Run` is reserved for the observer.
+        Args:
+            run: The `Run`, whose attribute `observed` is reserved for the observer.
+            name: The name of the agent.
         """
         ...
 
@@ -22,12 +24,13 @@ class Observer(Protocol):
         ...
 
     def event(self, entry: Mapping[str, Any]) -> None:
-        """Receive an event of the current run, in the form in which it is stored."""
+        """Receive an event of the current run as a dict, in the form in which it is stored."""
         ...
 
     def feedback(self, entry: Mapping[str, Any], session_id: str, agent: str) -> None:
-        """Receive the `feedback` event of an answer, which may come without a run, with the names of session and
-        agent.
+        """Receive the `feedback` event of an answer, which may come when no run is active.
+
+        `session_id` and `agent` name the session of the answer and its agent.
         """
         ...
 
@@ -51,7 +54,7 @@ class Observer(Protocol):
         ...
 
     def begin_call(self, call: Any) -> Any:
-        """Begin a tool call or delegation in this task; return an object for `leave_call` and `end_call`."""
+        """Begin a tool call or delegation in this task; return an object to give to `leave_call` and `end_call`."""
         ...
 
     def leave_call(self, begun: Any) -> None:
@@ -59,7 +62,13 @@ class Observer(Protocol):
         ...
 
     def end_call(self, begun: Any, status: str, content: Any = None) -> None:
-        """End a call with its `ResultStatus`, or `interrupted`; `content` is its output, None without one."""
+        """End a call, in any task.
+
+        Args:
+            begun: The object that `begin_call` returned.
+            status: The call's `ResultStatus`, or `interrupted`.
+            content: The call's output; None if it has none.
+        """
         ...
 
     def inject(self, carrier: dict[str, Any]) -> None:
@@ -67,7 +76,7 @@ class Observer(Protocol):
         ...
 
     def extract(self, carrier: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Return a context manager in which the trace that `inject` added to a carrier is continued."""
+        """Return a context manager in which the trace that `inject` wrote into a carrier is the current one."""
         ...
 
     def middleware(self, app: Any) -> Any:

@@ -26,7 +26,8 @@ _PIECE = 65_536
 
 
 def clean(text: str) -> str:
-    """Return a text in which each NUL and lone surrogate is replaced by U+FFFD."""
+    """Return a text in which each NUL and lone surrogate (half a character, with no UTF-8 form) is replaced by
+    U+FFFD."""
     if text.isascii() and "\x00" not in text:
         return text
     if len(text) <= _PIECE:
@@ -35,9 +36,10 @@ def clean(text: str) -> str:
 
 
 def check_session_id(session_id: str, name: str = "session_id") -> str:
-    """Return an id unchanged; raise `InputError` if it has a lone surrogate, which no database can store.
+    """Return an id unchanged. `name` is the parameter's name in the message of the error.
 
-    `name` is the parameter's name in the message.
+    Raises:
+        InputError: The id has a lone surrogate (half a character), which no database can store.
     """
     if _has_lone_surrogate(session_id):
         raise InputError(f"{name}={session_id!r} is no text in UTF-8: it has half a character. Give another id.")
@@ -45,14 +47,15 @@ def check_session_id(session_id: str, name: str = "session_id") -> str:
 
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
-    """Return the path of the first string in a JSON value with a lone surrogate, e.g. `params.message.parts.0.text`.
-
-    For a key it is the path of the key's object, and None if there is none. Raises `RecursionError` for a value nested
-    too deeply.
+    """Return the path of the first string in a JSON value that has a lone surrogate, e.g.
+    `params.message.parts.0.text`. If a key has one, it is the path of that key's object. None if there is none.
 
     Args:
         value: The JSON value.
         place: The path of the value itself; empty at the top.
+
+    Raises:
+        RecursionError: The value is nested too deeply.
     """
     if isinstance(value, str):
         return place if _has_lone_surrogate(value) else None
@@ -72,7 +75,7 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 class NotFiniteError(ValueError):
-    """A number is infinite or NaN where it must be finite."""
+    """Raised for a number that is infinite or NaN where it must be finite."""
 
 
 def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
@@ -111,14 +114,20 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text for a model: a string cleaned, any other value as JSON."""
+    """Return a value as text for a model: a string with unsafe characters replaced, any other value as JSON.
+
+    Raises `ValueError` as `to_json_safe`.
+    """
     if isinstance(value, str):
         return clean(value)
     return json.dumps(to_json_safe(value), ensure_ascii=False)
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content, that of its blocks joined; empty if it has none."""
+    """Return the text of a message's content: a string itself, or the texts of its blocks joined.
+
+    Empty for other values.
+    """
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -135,6 +144,7 @@ def reasoning_text(message: AIMessage) -> str:
 
 
 def _describe(value: Any) -> str:
+    """Return the cleaned `str()` of a value; raise `ValueError` if that fails."""
     try:
         return clean(str(value))
     except Exception as error:
@@ -146,7 +156,10 @@ REASONING = "<think>"
 
 
 def after_reasoning(text: str) -> str:
-    """Return the text after `<think>` reasoning; all of it without reasoning, empty while that is unclosed."""
+    """Return the text after reasoning between `<think>` and `</think>`.
+
+    All of the text if there is no reasoning, and an empty text while the reasoning is not closed.
+    """
     _, closed, rest = text.rpartition("</think>")
     if closed:
         return rest
@@ -154,7 +167,7 @@ def after_reasoning(text: str) -> str:
 
 
 def common_length(one: Sequence[Any], two: Sequence[Any]) -> int:
-    """Return the length of the common beginning of two sequences or texts."""
+    """Return the number of items, or characters, at the begin of two sequences that are equal in both."""
     if one[: len(two)] == two:
         return len(two)
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
@@ -171,7 +184,7 @@ def brief_repr(value: Any) -> str:
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
-    """Return an HTML table for a notebook; the first cell of each row is its heading.
+    """Return an HTML table for a notebook, with a caption; the first cell of each row is its heading.
 
     Texts are escaped; other values are shown by their `repr`, escaped too.
     """
@@ -199,7 +212,10 @@ _LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u20
 
 
 def printable(text: str) -> str:
-    r"""Return the text as one line, with each control character as an escape such as `\n` or `\x1b`."""
+    r"""Return the text as one line, with each control character as an escape such as `\n` or `\x1b`.
+
+    Line separators and characters that change the direction of text are escaped, too.
+    """
     return text if text.isprintable() else _CONTROLS.sub(_escape, text)
 
 
@@ -209,7 +225,7 @@ def printable_lines(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return a text as by `printable`, with invisible characters and unusual spaces escaped too, for a reviewer.
+    r"""Return a text as by `printable`, with invisible characters and unusual spaces escaped too, for a human reviewer.
 
     So a joiner (`\u200d`), a direction mark, a tag character or a no-break space cannot hide in it.
     """
@@ -217,16 +233,16 @@ def visible(text: str) -> str:
 
 
 def visible_json(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON in which all characters that `visible` would escape are JSON escapes.
+    """Return a value as JSON in which all characters that `visible` would escape are JSON escapes, except line feeds.
 
-    Parsing it gives `value` again; values that are not JSON become their `str`.
+    Parsing it gives `value` again; values that are not JSON become their `str`. `indent` is that of `json.dumps`.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _NOT_ASCII.sub(_escape_hidden_in_json, _INVISIBLE.sub(_escape_in_json, text))
 
 
 def json_line(text: str) -> str:
-    """Return one-line JSON with Unicode line separators escaped, for clients that split at any of them."""
+    """Return one-line JSON with the line ends of Unicode escaped, for clients that split at them, too."""
     return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
@@ -247,7 +263,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def decode(text: str) -> tuple[Any] | None:
-    """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
+    """Return the JSON value in a text, as a 1-tuple, so that `null` can be distinguished.
+
+    None if the text is not JSON or has a number that is not finite. Strings are cleaned.
+    """
     try:
         return (to_json_safe(json.loads(text), finite=True),)
     except (ValueError, RecursionError):
@@ -255,8 +274,9 @@ def decode(text: str) -> tuple[Any] | None:
 
 
 def version_of(value: Any) -> str:
-    """Return the version of a prompt or a schema: 8 hexadecimal digits of the SHA-256 of a text, or of a value's
-    JSON.
+    """Return the version of a prompt or a schema, by which changes are recognised: 8 hexadecimal digits.
+
+    They begin the SHA-256 of a string, or of the JSON of any other value, whose keys are sorted.
     """
     given = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(given.encode(errors="surrogatepass")).hexdigest()[:8]

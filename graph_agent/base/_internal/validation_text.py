@@ -19,14 +19,17 @@ from graph_agent.base.errors import ConfigError, did_you_mean
 
 
 class CheckedModel(BaseModel):
-    """A frozen model that raises `ConfigError`, with the text of `explain`, if constructed from invalid values."""
+    """A frozen Pydantic model whose constructor raises `ConfigError` for invalid values, with the text of `explain`.
+
+    Unknown fields are refused.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     _described_as: ClassVar[str] = "{}"
     """Description of the object in error messages; `{}` is replaced by the name of its class."""
     removed_fields: ClassVar[Mapping[str, str]] = {}
-    """Former field → what replaces it, as the end of the sentence `the field … was removed: …`."""
+    """Field of an earlier version → what replaces it, as the end of the sentence `the field … was removed: …`."""
 
     # Type checkers derive the constructor's parameters from the fields, unless they see an `__init__`.
     if not TYPE_CHECKING:
@@ -47,13 +50,13 @@ def explain(
     known: Collection[str] = (),
     hidden: Collection[str] = (),
 ) -> str:
-    """Return the text of a validation error, one line for each fault; values of secret fields are left out.
+    """Return the text of a Pydantic validation error, one line for each fault; values of secret fields are left out.
 
     Args:
         error: The validation error.
         where: Name of the validated object, which begins each line.
-        model: Its class, whose fields (and those of nested models) are suggested for unknown ones.
-        known: Names to suggest instead of the fields of `model`.
+        model: Class of the object, whose fields (and those of nested models) are suggested for unknown ones.
+        known: Names to suggest in place of the fields of `model`.
         hidden: Names that are never suggested.
     """
     return "\n".join(f"{where}: {line}" for line in _lines(error, model, known, hidden))
@@ -62,6 +65,7 @@ def explain(
 def _lines(
     error: ValidationError, model: type[BaseModel] | None, known: Collection[str], hidden: Collection[str]
 ) -> Iterator[str]:
+    """Yield the text of each fault in a validation error; the arguments are those of `explain`."""
     for fault in error.errors():
         path, given = fault["loc"], fault["input"]
         field = ".".join(map(str, path))
@@ -83,6 +87,13 @@ def _lines(
 
 
 def _hint(kind: str, field: str, given: Any) -> str:
+    """Return a sentence, with a leading space, about how to correct a value; empty if no cause is known.
+
+    Args:
+        kind: Pydantic's type of the fault.
+        field: Path of the field.
+        given: The value.
+    """
     if given is None or kind == "string_too_short":
         return " Leave it out, or give it a value."
     if kind in ("list_type", "tuple_type") and isinstance(given, str):
@@ -98,11 +109,16 @@ def _hint(kind: str, field: str, given: Any) -> str:
 
 
 def _removed_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> str | None:
+    """Return what replaces a removed field at a path through nested models; None if the field was never one."""
     nested = _model_in(_annotation_at(model, path[:-1]))
     return nested.removed_fields.get(str(path[-1])) if nested is not None and issubclass(nested, CheckedModel) else None
 
 
 def _known_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
+    """Return the field names, or their aliases, of the model at a path through nested models.
+
+    Empty if there is none.
+    """
     nested = _model_in(_annotation_at(model, path))
     return [] if nested is None else [field.alias or name for name, field in nested.model_fields.items()]
 
@@ -118,22 +134,25 @@ def _annotation_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> 
 
 
 def _field(model: type[BaseModel], name: int | str) -> FieldInfo | None:
+    """Return a model's field by its name or alias; None if it has no such field."""
     by_name = model.model_fields.get(str(name))
     return by_name or next((field for field in model.model_fields.values() if field.alias == name), None)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the first Pydantic model in a type annotation, at any level; None if it has none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in get_args(annotation) if (found := _model_in(each)) is not None), None)
 
 
 def _holds_secrets(annotation: Any) -> bool:
+    """Whether a type annotation has a secret type of Pydantic, at any level."""
     return annotation in (SecretStr, SecretBytes) or any(_holds_secrets(each) for each in get_args(annotation))
 
 
 def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Add the docstrings of a model's fields to its JSON schema, in place; a function for `json_schema_extra`.
+    """Add the docstrings of a model's fields to its JSON schema as descriptions, in place; for `json_schema_extra`.
 
     An existing description is kept. Fields of a class without source, or of a nested class, get none.
     """
@@ -145,7 +164,10 @@ def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return field → docstring for a model, including the fields of its base classes."""
+    """Return field → docstring for a Pydantic model, including the fields of its base classes.
+
+    Fields without a docstring are left out.
+    """
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         found |= _docstrings(owner.__module__).get(owner.__qualname__, {}) if issubclass(owner, BaseModel) else {}
@@ -154,7 +176,10 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _docstrings(module: str) -> dict[str, dict[str, str]]:
-    """Return class → field → docstring for the top-level classes of a module; empty without its source."""
+    """Return class → field → docstring for the top-level classes of a module, read from its source.
+
+    Empty without it.
+    """
     file = getattr(sys.modules[module], "__file__", None)
     try:
         tree = ast.parse(Path(file or "").read_text(encoding="utf-8"))
@@ -164,6 +189,7 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
 
 
 def _field_docstrings(node: ast.ClassDef) -> dict[str, str]:
+    """Return field → docstring for the class of a syntax tree: the string below each annotated field."""
     found: dict[str, str] = {}
     for field, below in zip(node.body, node.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):

@@ -17,7 +17,10 @@ _DEEPEST = 100
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with an error for duplicate keys, and limits on nesting and on what aliases expand to."""
+    """PyYAML's safe loader that also refuses duplicate keys, and documents that are nested too deeply or too large.
+
+    A value repeated by aliases counts each time.
+    """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -56,7 +59,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TextLoader(_Loader):
-    """Loads every unquoted scalar as text: `1.0`, `yes` and `null` are kept as written."""
+    """Loads every unquoted scalar as text, so that `1.0`, `yes` and `null` are kept as written."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML declares it so
 
@@ -66,9 +69,14 @@ def _fault(problem: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def load_yaml(text: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document; with `texts`, unquoted scalars are kept as text.
+    """Parse one YAML document and return its value.
 
-    Raises `yaml.YAMLError` if it is not valid YAML, has a duplicate key, or is nested too deeply or too large.
+    Args:
+        text: The document.
+        texts: Whether to keep unquoted scalars, such as `1.0` and `yes`, as text.
+
+    Raises:
+        yaml.YAMLError: The text is not valid YAML, has a duplicate key, or is nested too deeply or too large.
     """
     try:
         return yaml.load(text, Loader=_TextLoader if texts else _Loader)
@@ -78,9 +86,15 @@ def load_yaml(text: str, *, texts: bool = False) -> Any:
 
 
 def parse_yaml(text: str, where: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document as `load_yaml` does for the same arguments.
+    """Parse one YAML document and return its value, with errors for the user.
 
-    Raises `ConfigError`, which begins with `where` and the position, in place of `yaml.YAMLError`.
+    Args:
+        text: The document.
+        where: Name of the document, which begins the message of an error; the position follows.
+        texts: Whether to keep unquoted scalars, such as `1.0` and `yes`, as text.
+
+    Raises:
+        ConfigError: The text is not valid YAML, has a duplicate key, or is nested too deeply or too large.
     """
     try:
         return load_yaml(text, texts=texts)
@@ -101,8 +115,10 @@ _REFERENCE = re.compile(r"\$\{(?P<name>\w++)(?::-(?P<default>[^}]*+))?(?P<end>\}
 def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return a text with each `${NAME}` or `${NAME:-default}` replaced by the value in `environment`.
 
-    A variable that is empty counts as unset if the reference has a default. Raises `ValueError`, whose message has the
-    reference and not the text, for a variable that is not set and has no default.
+    An empty variable counts as unset if the reference has a default.
+
+    Raises:
+        ValueError: A variable is not set and has no default; the message has the reference and not the text.
     """
     expanded, missing = expand_known(text, environment)
     if missing is not None:
@@ -112,9 +128,9 @@ def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
-    """Replace the references `${NAME}` and `${NAME:-default}` that have a value in `environment`; the others are kept.
+    """Replace each `${NAME}` and `${NAME:-default}` that has a value in `environment` or a default.
 
-    A variable that is empty counts as unset if the reference has a default.
+    The others are kept. An empty variable counts as unset if the reference has a default.
 
     Returns:
         The text, and the first reference without a value; None if all have one.

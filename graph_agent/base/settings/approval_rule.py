@@ -9,11 +9,17 @@ from typing import Any, TypeAlias
 from graph_agent.base.types import Call
 
 ApprovalRule: TypeAlias = str | Callable[[Call], Any]
-"""A name pattern, or a function that returns whether the given call needs approval, which may be asynchronous."""
+"""Selects calls that need approval: a pattern of names, or a function that returns whether a given call needs approval.
+
+The function may be asynchronous.
+"""
 
 
 def signature_fault(rule: Callable[..., Any]) -> str | None:
-    """Return why a function cannot be a rule; None if it takes one argument or its signature is unknown."""
+    """Return why a function cannot be an approval rule, as a clause.
+
+    None if it takes one argument or its signature is unknown.
+    """
     try:
         inspect.signature(rule).bind({})
     except TypeError as error:

@@ -46,7 +46,7 @@ _RECORDED_CHARS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Unit of a numeric field, kept in the field's metadata for the documentation."""
+    """Unit of a numeric setting, kept in the field's metadata for the documentation."""
 
     name: str
 
@@ -264,6 +264,7 @@ class LoopConfig(CheckedModel):
     @field_validator("fallback_models")
     @classmethod
     def _no_empty_model(cls, models: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Refuse an empty name or None among the fallback models."""
         if any(model is None or model == "" for model in models):
             raise ValueError("each is a 'provider:name' or a chat model; one of them is empty")
         return models
@@ -271,6 +272,7 @@ class LoopConfig(CheckedModel):
     @field_validator("approve", mode="before")
     @classmethod
     def _approval_rules(cls, given: Any) -> Any:
+        """Make a single rule a list, and refuse what is no pattern and no function of one argument."""
         if isinstance(given, bool):
             raise ValueError("it takes names or patterns of tools; '*' selects all of them")
         rules = [given] if isinstance(given, str) or callable(given) else given
@@ -283,6 +285,7 @@ class LoopConfig(CheckedModel):
 
     @model_validator(mode="after")
     def _prices_for_a_cost(self) -> Self:
+        """Refuse a cost limit without prices."""
         limits = {"max_cost": self.max_cost, "speculation_budget.cost": self.speculation_budget.cost}
         if not self.prices and (limited := [name for name, limit in limits.items() if limit is not None]):
             example = "prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}"
@@ -291,6 +294,7 @@ class LoopConfig(CheckedModel):
 
     @model_validator(mode="after")
     def _planner_of_structured_plans(self) -> Self:
+        """Refuse the settings of structured plans for other ways of calling tools."""
         if self.tool_calling != "wave" and (self.rollout is not None or self.planner != "wave"):
             given = f"planner={self.planner!r}" if self.rollout is None else f"rollout={self.rollout:g}"
             raise ValueError(f"{given} is for structured plans; set tool_calling='wave' as well")
@@ -307,9 +311,10 @@ class LoopConfig(CheckedModel):
         return _RECORDED_CHARS if self.record_requests is True else int(self.record_requests)
 
     def rules_of(self, *names: str) -> dict[str, Any]:
-        """Return the fields that `model_rules` sets for a model; empty if there are none.
+        """Return the fields of `WireRules` that `model_rules` sets for a model with these names.
 
-        A key applies if it is `*` or the beginning of one of the names. If several set a field, the longest key wins.
+        Empty if there are none. A key applies if it is `*` or the beginning of one of the names. If several set a
+        field, the longest key wins.
         """
         matches = [key for key in self.model_rules if key == "*" or any(name.startswith(key) for name in names)]
         return {
@@ -351,7 +356,7 @@ _OWN = "graph_agent"
 
 
 class AgentContext(CheckedModel):
-    """A run's context, the graph's `context_schema`: overrides of `LoopConfig` for this run, and credentials.
+    """A run's context, the graph's `context_schema`: overrides of `LoopConfig` for this run, and data of the caller.
 
     A field that is None keeps the value that the agent was built with; fields of `LoopConfig` have the same meaning
     here. Subclass it to add fields, and pass the subclass as `context_schema=`.
@@ -443,7 +448,7 @@ class AgentContext(CheckedModel):
 
 
 _IN_CONTEXT = tuple(name for name in LoopConfig.model_fields if name in AgentContext.model_fields)
-"""Fields of `LoopConfig` that a context may set: a caller must not switch off what guards the agent."""
+"""Names of the fields of `LoopConfig` that a run's context may set; others guard the agent from its caller."""
 
 
 class RunContext(AgentContext):
@@ -510,7 +515,10 @@ def run_context(given: Any, schema: Any) -> AgentContext:
 
 
 def user_context(context: Any) -> Any:
-    """Return the context as the user's code receives it: the user's own object if the agent has such a class."""
+    """Return a run's context as the user's code receives it.
+
+    That is the user's own object if the agent has a context class of the user's, else the context itself.
+    """
     return context._user if isinstance(context, RunContext) else context
 
 
@@ -555,13 +563,13 @@ def effective_config(
     changed: Mapping[str, Any] | None = None,
     approve: Sequence[str] = (),
 ) -> LoopConfig:
-    """Return the configuration of a run: the one the graph was built with, overridden by the run's context.
+    """Return the configuration of a run: the one with which the agent was built, overridden by the run's context.
 
-    Approval patterns are only added. `stream_before_guards` cannot be overridden, and `offload_over_chars` only if it
-    was set when the agent was built.
+    Approval patterns are only added. `stream_before_guards` cannot be switched on, and `offload_over_chars` can be
+    changed only if it was set when the agent was built.
 
     Args:
-        built: The configuration the graph was built with.
+        built: The configuration with which the agent was built.
         given: The run's context, of any type that `coerce_context` accepts.
         schema: Class of the context.
         changed: Fields set by `Session.configure`, which win over the context.

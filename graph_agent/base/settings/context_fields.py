@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ContextFields(TypedDict, total=False):
-    """The fields of `AgentContext` with the types of their values."""
+    """The fields of `AgentContext`, with the types that type checkers accept for their values in a dict."""
 
     credentials: dict[str, SecretStr | str]
     caller: str | None

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 _INHERITED = frozenset({"credentials", "caller"})
-"""Fields of `AgentContext` that a delegate receives."""
+"""Fields of `AgentContext` that a delegate's run receives from the delegating run."""
 
 
 def delegated_context(given: Any) -> AgentContext:
-    """Return the context of a delegate's run: only the credentials, the caller, and the user's own object or fields.
+    """Return the context of a delegate's run: the credentials, the caller, and the user's own object or fields.
 
-    A delegate keeps its own limits and model.
+    Settings of the delegating run are left out, because a delegate keeps its own limits and model.
 
     Args:
-        given: The context of the delegating run.
+        given: The context of the delegating run; an object of any other class becomes the user's object.
     """
     context = coerce_context(given)
     if context is not None:
@@ -47,12 +47,12 @@ def with_credentials(
     """Return a run's context with the agent's own credentials and caller added; those of the run take precedence.
 
     Args:
-        given: The run's context. With None, that of the surrounding run is used, if any. A value of another type is
-            returned unchanged, to be refused later.
-        own: The agent's credentials by name.
+        given: The run's context, which is copied. With None, that of the surrounding run is used, if any. A value of
+            another type is returned unchanged, to be refused later.
+        own: The agent's credentials: name → secret.
         config: The run's config, in which the surrounding run is found.
-        schema: Class of the context that is created.
-        caller: The caller of a context without one; None to add none.
+        schema: Class of the context that is created if there is none.
+        caller: Name of the user for a context without one; None to add none.
     """
     if given is None:
         from graph_agent.base._compat import surrounding_context  # imports LangGraph, which a run has imported already

@@ -35,7 +35,7 @@ class ResponseStrategy(Protocol[SchemaT]):
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is valid, complete JSON."""
+    """Whether a text is one complete, valid JSON value."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -49,9 +49,9 @@ _ANNOTATIONS = ("$schema", "$id", "$defs", "definitions", "title", "description"
 
 @functools.lru_cache(64)
 def client_schema(text: str) -> ResponseSchema:
-    """Return the cached `ResponseSchema` of a JSON schema, given as text; the first call may take seconds.
+    """Return the `ResponseSchema` of a JSON schema, given as JSON text; the newest 64 are cached.
 
-    Raises `ConfigError` as `ResponseSchema` does.
+    The first call for a schema may take seconds. Raises `ConfigError` as `ResponseSchema` does.
     """
     return ResponseSchema(json.loads(text))
 
@@ -71,6 +71,7 @@ class ResponseSchema:
 
     def __init__(self, given: Any) -> None:
         self._adapters: dict[str, TypeAdapter[Any]] = {}
+        """Name of a class → Pydantic's adapter for it; empty for a JSON schema."""
         self._tag = ""
         """Field of the JSON that names the class; empty for a single class."""
         self.is_enforced = _is_provider_strategy(given)
@@ -89,6 +90,7 @@ class ResponseSchema:
                 )
             self._check = SchemaCheck(given)
             self.json_schema: dict[str, Any] = given
+            """The JSON schema of an answer."""
             return
         shapes = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
         for shape in shapes:
@@ -108,14 +110,16 @@ class ResponseSchema:
             raise ConfigError(f"response_format: two classes of {given!r} have one name; rename one.")
 
     def correction(self, error: ValueError, reply: AIMessage) -> str | None:
-        """Return the message that asks for a corrected answer; None if the strategy does not handle the error.
+        """Return the message by which the model is asked for a corrected answer.
+
+        None if the strategy handles no such error.
 
         Args:
             error: The error raised by `read`.
             reply: The model's reply.
 
         Raises:
-            ConfigError: The `handle_errors` function of the strategy failed.
+            ConfigError: The `handle_errors` function of the user's `ToolStrategy` failed.
         """
         handle, fix = self._handle_errors, f"That does not fit: {error} Send the corrected object."
         if isinstance(handle, bool | str):
@@ -130,10 +134,9 @@ class ResponseSchema:
             raise ConfigError(f"ToolStrategy: handle_errors failed: {exception_text(failure)}") from failure
 
     def read(self, text: str) -> Any:
-        """Parse an answer to plain JSON, with fields under their aliases and defaults included.
-
-        Damaged JSON is repaired if possible, and JSON inside prose is found. The check against a JSON schema may block
-        for some seconds, so call this in a thread from an event loop.
+        """Parse the text of an answer, check it, and return it as plain JSON, with aliases as keys and defaults
+        included. Damaged JSON is repaired if possible, and JSON inside prose is found. The check against a JSON schema
+        may block for some seconds, so call this in a thread from an event loop.
 
         Raises:
             ValueError: The text does not fit the format; the message is written for the model.
@@ -169,7 +172,10 @@ class ResponseSchema:
             return value
 
     def _class_of(self, value: Any) -> tuple[str, Any]:
-        """Return an answer's class name and fields; raise `ValueError` if it names none of several classes."""
+        """Return the name of an answer's class and the answer without the field that names it.
+
+        Raises `ValueError` if the answer names none of several classes.
+        """
         if not self._tag:
             return next(iter(self._adapters)), value
         name = value.get(self._tag) if isinstance(value, dict) else None
@@ -178,6 +184,7 @@ class ResponseSchema:
         return name, {field: each for field, each in value.items() if field != self._tag}
 
     def _validated(self, value: Any) -> Any:
+        """Return an answer as plain JSON after checking it by its class; raise `ValueError` if it does not fit."""
         name, fields = self._class_of(value)
         adapter = self._adapters[name]
         try:
@@ -192,6 +199,10 @@ class ResponseSchema:
         return dumped if self.instance(dumped) == made else to_json_safe(value)
 
     def _checked(self, value: Any) -> Any:
+        """Return an answer as plain JSON after checking it by the JSON schema.
+
+        Raises `ValueError` if it does not fit, and `SlowSchemaError` if the check takes too long.
+        """
         from jsonschema import ValidationError
 
         try:
@@ -203,21 +214,26 @@ class ResponseSchema:
 
 
 def _is_shape(given: Any) -> bool:
+    """Whether an object is a class that can be a response format: of Pydantic, a dataclass or a `TypedDict`."""
     if is_typeddict(given):
         return True
     return isinstance(given, type) and (issubclass(given, BaseModel) or dataclasses.is_dataclass(given))
 
 
 def _is_provider_strategy(given: Any) -> bool:
+    """Whether an object is LangChain's `ProviderStrategy`."""
     # Without its module loaded, there is no strategy.
     strategies = sys.modules.get(_STRATEGIES)
     return strategies is not None and isinstance(given, strategies.ProviderStrategy)
 
 
 def _unwrapped(given: Any) -> tuple[Any, Any]:
-    """Return the schema of a strategy and its `handle_errors`; anything else unchanged, with True.
+    """Return the schema inside one of LangChain's strategies, and how it handles errors (`handle_errors`, or True).
 
-    Raises `ConfigError` for a strategy with `tool_message_content`, which has no use here.
+    Any other object is returned unchanged, with True.
+
+    Raises:
+        ConfigError: The strategy has `tool_message_content`, which has no use here.
     """
     # Without its module loaded, there is no strategy.
     strategies = sys.modules.get(_STRATEGIES)

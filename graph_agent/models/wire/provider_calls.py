@@ -21,30 +21,40 @@ _CALLS = frozenset(
         *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call", "image_generation_call"),
     }
 )
-"""Types of content blocks with a call, LangChain's and those of the providers."""
+"""Types of content blocks that hold a call of a provider's tool: LangChain's standard types and those of the
+providers."""
 _RESULTS = ("_tool_result", "server_tool_result", "code_execution_result")
-"""Ends of the types of content blocks with a result alone."""
+"""Endings of the types of content blocks that hold the result of a provider's tool and no call."""
 
 
 class ProviderCall(TypedDict):
-    """A call of a tool that the provider ran."""
+    """A call of a tool that the provider ran on its own server, such as a web search, with its result."""
 
     id: str
-    """The provider's id of the call, or one made of the message's id."""
+    """The provider's id of the call; if it gave none, the id of the message with the position of the block."""
     name: str
     """Name of the tool, such as `web_search`; of an MCP server, the name of the server's tool."""
     server: NotRequired[str]
     """Label of the MCP server; absent for other tools."""
     arguments: dict[str, Any]
-    """The arguments, as far as the provider reports them."""
+    """The arguments, as far as the provider reports them.
+
+    `{"incomplete": text}` if the stream broke off within them.
+    """
     status: Literal["success", "error", "unknown"]
-    """`unknown` if the reply has no result, so that the call may have had an effect."""
+    """Outcome of the call.
+
+    `unknown` if the reply has no result of it, so that the call may or may not have had an effect.
+    """
     content: str
     """The result as text, without encrypted parts; empty if the reply has none."""
 
 
 def has_provider_call(message: AIMessage) -> bool:
-    """Whether a reply, or a piece of one, has a call of a tool that the provider runs."""
+    """Whether a reply, or one chunk of a streamed reply, has a call of a tool that the provider runs.
+
+    Gemini's searches have no block of their own and are recognised by the reply's metadata.
+    """
     content = message.content
     if not isinstance(content, list):
         return False
@@ -54,7 +64,10 @@ def has_provider_call(message: AIMessage) -> bool:
 
 
 def provider_calls(message: AIMessage) -> list[ProviderCall]:
-    """Return the calls of a reply, in order, each with its result; empty if the provider ran no tool."""
+    """Return the calls of provider-run tools in a reply, in order, each with its result.
+
+    Gemini's search, which is reported in the reply's metadata, comes last. Empty if the provider ran no tool.
+    """
     found: dict[str, ProviderCall] = {}
     for at, block in enumerate(_blocks(message)):
         if block["type"] in ("server_tool_call", "server_tool_call_chunk"):
@@ -69,13 +82,22 @@ def provider_calls(message: AIMessage) -> list[ProviderCall]:
 
 
 def _blocks(message: AIMessage) -> list[Mapping[str, Any]]:
-    """Return the standard content blocks of a message; empty if it has no text with sources and no call."""
+    """Return the content of a message as LangChain's standard blocks.
+
+    Empty if the content is a plain string without Gemini's search results, because it then has no call and no source.
+    """
     if isinstance(message.content, str) and "grounding_metadata" not in message.response_metadata:
         return []
     return [*message.content_blocks]
 
 
 def _call(block: Mapping[str, Any], id_: str) -> ProviderCall:
+    """Return a standard block of a call as `ProviderCall`, with status `unknown` and without a result.
+
+    Args:
+        block: A `server_tool_call` block, whose arguments are a dict or JSON.
+        id_: The id for a block that has none.
+    """
     extras = block.get("extras") or {}
     arguments = block.get("args")
     if isinstance(arguments, str):
@@ -94,7 +116,10 @@ def _call(block: Mapping[str, Any], id_: str) -> ProviderCall:
 
 
 def _read(arguments: str) -> dict[str, Any]:
-    """Return arguments that were streamed as JSON; those of a call that broke off as they are."""
+    """Return the arguments of a call that were streamed as JSON, as a dict.
+
+    Text that is not valid JSON is returned as `{"incomplete": text}`, and a value that is no object as `{"value": …}`.
+    """
     try:
         read = json.loads(arguments or "{}")
     except ValueError:
@@ -103,7 +128,10 @@ def _read(arguments: str) -> dict[str, Any]:
 
 
 def _outcome(block: Mapping[str, Any]) -> Any:
-    """Return the status and the content of a result."""
+    """Return the fields `status` and `content` for the call that a result block belongs to.
+
+    Empty if the block reports only that the call is still running.
+    """
     output, extras = block.get("output"), block.get("extras") or {}
     failed = block.get("status") == "error" or bool(extras.get("error")) or _is_error(output)
     if "status" not in block and output is None and extras.get("status") not in (None, "completed"):
@@ -112,12 +140,15 @@ def _outcome(block: Mapping[str, Any]) -> Any:
 
 
 def _is_error(output: Any) -> bool:
-    """Whether the output of Anthropic's API is an error."""
+    """Whether the output of a result is an error in the form of Anthropic's API, whose type ends with `_error`."""
     return isinstance(output, Mapping) and str(output.get("type", "")).endswith("_error")
 
 
 def _searches(message: AIMessage) -> Iterable[ProviderCall]:
-    """Yield the search of Gemini's API, which reports it with the reply and not as a block."""
+    """Yield one call `google_search` if Gemini's API searched for a reply, with the pages found as its result.
+
+    Gemini reports the search in the reply's metadata and not as a content block.
+    """
     grounding = message.response_metadata.get("grounding_metadata") or {}
     if queries := grounding.get("web_search_queries"):
         pages = [chunk.get("web") or {} for chunk in grounding.get("grounding_chunks") or ()]
@@ -132,7 +163,10 @@ def _searches(message: AIMessage) -> Iterable[ProviderCall]:
 
 
 def text_of_result(output: Any) -> str:
-    """Return a result as text: of pages their titles and addresses, else the texts in it; without encrypted parts."""
+    """Return the output of a provider's tool as text, without encrypted parts.
+
+    The titles, addresses and texts in it stand on one line each, at any level of nesting. None becomes an empty text.
+    """
     if output is None or isinstance(output, str):
         return output or ""
     if isinstance(output, Mapping):
@@ -147,11 +181,14 @@ _SHOWN = (
     *("title", "filename", "url", "text", "content", "output", "outputs", "logs", "stdout", "stderr", "sources"),
     *("results", "error_code", "return_code", "code_execution_result", "message"),
 )
-"""Fields of a result that are shown; the others are types, ids and encrypted content."""
+"""Fields of a result that `text_of_result` keeps; the others are types, ids and encrypted content."""
 
 
 def citations_of(message: AIMessage) -> list[Citation]:
-    """Return the citations of a reply, in the order of its text; empty if there are none."""
+    """Return the sources that a reply cites, in the order of its text; empty if there are none.
+
+    The positions in each citation count the characters of the reply's whole text.
+    """
     found: list[Citation] = []
     begin = 0
     for block in _blocks(message):
@@ -165,6 +202,14 @@ def citations_of(message: AIMessage) -> list[Citation]:
 
 
 def _citation(given: Mapping[str, Any], begin: int, text: str) -> Citation:
+    """Return one citation of a text block in the form of an answer's citations, without fields that the provider left
+    out.
+
+    Args:
+        given: LangChain's annotation.
+        begin: Position of the block's text in the text of the reply, which is added to the positions in the block.
+        text: The block's text, all of which is cited if the annotation has no positions.
+    """
     extras = given.get("extras") or {}
     title = given.get("title") or extras.get("filename")
     cited = Citation()
@@ -181,9 +226,9 @@ def _citation(given: Mapping[str, Any], begin: int, text: str) -> Citation:
 
 
 def text_with_calls(message: AIMessage) -> str:
-    """Return the text of a reply for another model: its text, with each call and each result in its place.
+    """Return a reply as plain text for a model of another provider, with provider-run calls and results in place.
 
-    Reasoning and encrypted parts are left out.
+    Reasoning and encrypted parts are left out. Calls that have no block of their own precede the text.
     """
     calls = {call["id"]: call for call in provider_calls(message)}
     if not calls:
@@ -199,7 +244,10 @@ def text_with_calls(message: AIMessage) -> str:
 
 
 def _written(calls: Mapping[str, ProviderCall]) -> list[str]:
-    """Return calls and results as texts."""
+    """Return two texts for each call: one with its name and arguments, and one with its result or status.
+
+    The keys of `calls` are not used.
+    """
     texts = []
     for call in calls.values():
         texts.append(f"[Call of {call['name']}: {json.dumps(call['arguments'], ensure_ascii=False)}]")
@@ -209,9 +257,14 @@ def _written(calls: Mapping[str, ProviderCall]) -> list[str]:
 
 
 def without_unknown_calls(content: list[Any]) -> list[Any]:
-    """Return content blocks in which each call without a result, which Anthropic's API refuses, is a text.
+    """Replace each provider-run call without a result by a text that names it, because Anthropic's API refuses such
+    calls.
 
-    The same object if each call has its result.
+    Args:
+        content: Content blocks of one message in Anthropic's form.
+
+    Returns:
+        A new list, with the other blocks unchanged.
     """
     ended = {block.get("tool_use_id") for block in content if isinstance(block, dict)}
     return [

@@ -22,9 +22,10 @@ from graph_agent.models.wire.text_form import as_text_history
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, SPEAKER
 
 SENT = "graph_agent_sent"
-"""Key in `additional_kwargs` of a rendered message: fields to add to the message in OpenAI's format."""
+"""Key in `additional_kwargs` of a message for a request: a dict of fields that are added to it in OpenAI's format."""
 SENT_CALLS = "graph_agent_sent_calls"
-"""Key in `additional_kwargs` of a rendered message: a list with the fields to add to each of its calls."""
+"""Key in `additional_kwargs` of a message for a request: a list with one dict of further fields for each of its
+calls."""
 _NOTE = "(These are the results.)"
 """Assistant text between results and a user message, for endpoints where these must not follow each other."""
 _NO_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
@@ -53,7 +54,7 @@ _MAKERS = {
     "ollama": "ollama",
     "openrouter": "openrouter",
 }
-"""LangChain's `model_provider` in a reply's metadata → provider in the table of rules."""
+"""LangChain's `model_provider` in the metadata of a reply → name of the provider in `wire/table.py`."""
 
 
 def render(
@@ -103,7 +104,14 @@ def render(
 
 
 def _without_foreign_calls(messages: Sequence[BaseMessage], source: str) -> list[BaseMessage]:
-    """Write the calls since the newest user message as text, if any of them lacks this endpoint's own reasoning."""
+    """Write all calls and results since the newest user message as text, if one of those replies lacks this endpoint's
+    reasoning. For endpoints that refuse a call without the reasoning before it. Otherwise the messages are returned
+    unchanged.
+
+    Args:
+        messages: The messages of a request.
+        source: Name of the endpoint.
+    """
     newest = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], HumanMessage)), -1)
     since: list[Any] = list(messages[newest + 1 :])
     replies = [message for message in since if isinstance(message, AIMessage) and message.tool_calls]
@@ -113,13 +121,18 @@ def _without_foreign_calls(messages: Sequence[BaseMessage], source: str) -> list
 
 
 def _begins_with_reasoning(reply: AIMessage) -> bool:
+    """Whether the first content block of a reply holds reasoning, in the form of any provider."""
     content = reply.content
     first = content[0] if isinstance(content, list) and content else None
     return _type(first) in ("thinking", "redacted_thinking", "reasoning_content", "reasoning")
 
 
 def with_source(reply: AIMessage, source: str) -> AIMessage:
-    """Return a reply marked with the name of its endpoint, if it has provider-specific parts; else the same object."""
+    """Return a copy of a reply whose metadata names the endpoint that wrote it.
+
+    Only that endpoint gets the reasoning back later. The same object if the reply has no provider-specific parts, is
+    already marked, or comes from a model in this process.
+    """
     has_parts = isinstance(reply.content, list) or not _OWN_FIELDS.isdisjoint(reply.additional_kwargs)
     if not has_parts or source == "in-process" or maker_of(reply) == source:
         return reply
@@ -127,7 +140,10 @@ def with_source(reply: AIMessage, source: str) -> AIMessage:
 
 
 def call_id_for(form: CallIds, id_: str) -> str:
-    """Return a call id in the required form; an id that does not fit is replaced by a hash of it."""
+    """Return a call's id if it has the form that an endpoint requires; otherwise a hash of it in that form.
+
+    The same id always gives the same hash.
+    """
     if form == "any" or (form == "plain" and _PLAIN.fullmatch(id_)) or (form == "nine" and _NINE.fullmatch(id_)):
         return id_
     # A hash, because the same history must always give the same request.
@@ -140,7 +156,10 @@ def call_id_for(form: CallIds, id_: str) -> str:
 
 
 def maker_of(reply: AIMessage) -> str | None:
-    """Return the name of the endpoint or provider that wrote a reply; None if unknown."""
+    """Return the name of the endpoint or provider that wrote a reply, by its metadata or its types of blocks.
+
+    None if unknown.
+    """
     if isinstance(source := reply.response_metadata.get(SOURCE), str):
         return source
     if isinstance(maker := reply.response_metadata.get("model_provider"), str):
@@ -154,6 +173,11 @@ def maker_of(reply: AIMessage) -> str | None:
 def _reply(
     message: AIMessage, rules: WireRules, alias: Callable[[str], str], source: str, *, keeps_provider_calls: bool
 ) -> AIMessage:
+    """Return an assistant message as the endpoint accepts it; the same object if nothing needs to change.
+
+    Parts for one provider only, such as reasoning and signatures, stay only if that provider is the endpoint's own.
+    Parts that the endpoint requires and the message lacks are added. The arguments are those of `render`.
+    """
     update = _speaker(message, rules.reply_names)
     given = message.additional_kwargs
     own = (maker := maker_of(message)) is None or maker == source or source == "in-process"
@@ -207,6 +231,7 @@ def _reply(
 
 
 def _openai_call(call: ToolCall) -> dict[str, Any]:
+    """Return a call in OpenAI's format, with its arguments as JSON."""
     function = {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)}
     return {"id": call["id"], "type": "function", "function": function}
 
@@ -214,15 +239,22 @@ def _openai_call(call: ToolCall) -> dict[str, Any]:
 _OWN_FIELDS = frozenset(
     {*REASONING_FIELDS, CALL_FIELDS, "tool_calls", "__gemini_function_call_thought_signatures__", "reasoning_item"}
 )
-"""Keys of `additional_kwargs` that only the reply's own provider understands."""
+"""Keys of `additional_kwargs` that only the provider that wrote the reply understands."""
 
 
 def _result(
     message: ToolMessage, rules: WireRules, alias: Callable[[str], str], names: dict[str, str]
 ) -> tuple[ToolMessage, list[Any]]:
-    """Return a tool result as the endpoint accepts it, and the media to send in a user message after the results.
+    """Return a tool result as the endpoint accepts it, and the content blocks for a user message after the results.
 
-    Media that the endpoint accepts nowhere are replaced by a text that describes them.
+    Media that are refused in a result but accepted in a user message are moved there, each after a text that names its
+    call. Media that the endpoint accepts nowhere are replaced by a text that describes them.
+
+    Args:
+        message: The result.
+        rules: The rules of the endpoint.
+        alias: Returns the name under which a tool is offered.
+        names: Call id → name of the tool, for results that have no name.
     """
     update: dict[str, Any] = {}
     moved: list[Any] = []
@@ -256,13 +288,20 @@ def _result(
 
 
 def _add_media(converted: list[BaseMessage], media: list[Any], rules: WireRules) -> None:
+    """Append a user message with the media of the results before it to `converted`.
+
+    An assistant message is put between if the endpoint refuses a user message directly after results.
+    """
     if not rules.user_after_tool:
         converted.append(AIMessage(_NOTE))
     converted.append(HumanMessage(_in_form(media, rules)))
 
 
 def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
-    """Convert a user or system message."""
+    """Return a user or system message as the endpoint accepts it; the same object if nothing needs to change.
+
+    Refused media are replaced by a text, and an empty message gets the text `(no text)` where it may not be empty.
+    """
     content = message.content
     if isinstance(content, list):
         blocks = _in_form(only_accepted(content, rules.user_media), rules)
@@ -280,7 +319,11 @@ def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
 
 
 def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
-    """Return the update that makes a message's name acceptable, or removes it; empty if none is needed."""
+    """Return the change of a message's field `name` for `model_copy`; an empty dict if the name can stay.
+
+    Characters that OpenAI refuses are replaced by `_`. The name is removed where `accepted`, i.e. whether the endpoint
+    takes names, is False.
+    """
     name = message.name
     if name is None or (accepted and SPEAKER.fullmatch(name)):
         return {}
@@ -290,7 +333,8 @@ def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
 def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:
     """Merge user messages into the message before them where the endpoint refuses that order of roles.
 
-    A user message with blocks after a tool result is not merged; an assistant message is put between them.
+    A system prompt becomes the begin of the user message after it where there is no system role. A user message with
+    content blocks after a tool result is not merged: an assistant message with a short text is put between them.
     """
     ordered: list[BaseMessage] = []
     for message in messages:
@@ -312,7 +356,10 @@ def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage
 
 
 def _added(first: Any, second: Any) -> Any:
-    """Return two contents as one: joined by a blank line, or as a list of blocks."""
+    """Return the contents of two messages as one: strings are joined by a blank line.
+
+    Otherwise a list of all blocks.
+    """
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
     return [*_as_blocks(first), *_as_blocks(second)]
@@ -343,13 +390,15 @@ def _joined(blocks: Iterable[object]) -> str:
 
 
 def _has_text(content: Any) -> bool:
+    """Whether content is something other than blank text; blocks of other types, such as images, count."""
     if isinstance(content, str):
         return bool(content.strip())
     return any(not _is_text(block) or _text(block).strip() for block in content)
 
 
 def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
-    """Remove or convert fields of content blocks that the endpoint does not accept."""
+    """Return content blocks without the fields, or in the form, that the endpoint requires: cache marks, file names,
+    images."""
     if not rules.cache_control:
         blocks = _without_cache_control(blocks)
     if rules.plain_file_names:
@@ -358,7 +407,7 @@ def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
 
 
 def _with_plain_names(blocks: list[Any]) -> list[Any]:
-    """Give each document a name of accepted characters; add a text if the message has documents and no text."""
+    """Give each document a name of characters that Bedrock accepts, and put a text first if the message has none."""
     named: list[Any] = []
     for block in blocks:
         if media_of(block) in ("pdf", "file"):
@@ -372,7 +421,7 @@ def _with_plain_names(blocks: list[Any]) -> list[Any]:
 
 
 def _with_image_urls(blocks: list[Any]) -> list[Any]:
-    """Convert images to OpenAI's form `image_url`."""
+    """Return the blocks with each image in OpenAI's form `image_url`, with base64 data as a `data:` URL."""
     return [
         {"type": "image_url", "image_url": {"url": _url_of(block)}} if media_of(block) == "image" else block
         for block in blocks

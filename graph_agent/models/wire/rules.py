@@ -14,14 +14,17 @@ from graph_agent.base.errors import ConfigError, did_you_mean
 ProviderApi = Literal["openai", "anthropic", "gemini"]
 """An API that has tools which the provider runs: OpenAI's Responses API, Anthropic's Messages API, or Gemini's."""
 CallIds = Literal["any", "plain", "nine"]
-"""Form of a call's id: any text; at most 64 letters, digits, `_` and `-`; or exactly nine letters and digits."""
+"""Form of a call's id that an endpoint accepts.
+
+`any` is any text; `plain` is 1 to 64 letters, digits, `_` and `-`; `nine` is exactly nine letters and digits.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WireRules:
-    """What one endpoint accepts; the defaults are the form that nearly all endpoints accept.
+    """Describes what the endpoint of one model accepts in a request; the defaults are the form that nearly all accept.
 
-    Each field can be set by a user, as `model_rules` of the configuration.
+    Each field can be set by a user under `model_rules` of the configuration.
     """
 
     provider: str = "unknown"
@@ -33,9 +36,12 @@ class WireRules:
     repeated_users: bool = False
     """Whether a user message may follow another; otherwise both are joined."""
     system_role: bool = True
-    """Whether there is a system role; otherwise the system prompt is put before the first user message."""
+    """Whether messages with the role `system` are accepted.
+
+    Otherwise the system prompt begins the first user message.
+    """
     empty_text: bool = True
-    """Whether a message may have an empty text."""
+    """Whether the text of a message may be empty; otherwise it is replaced, e.g. by `(no text)`."""
     user_names: bool = True
     """Whether a user message may have the field `name`, which is left out otherwise."""
     reply_names: bool = False
@@ -43,9 +49,12 @@ class WireRules:
 
     # Calls and their results.
     call_ids: CallIds = "any"
-    """The form of call ids."""
+    """The form of a call's id that is accepted; ids of another form are replaced by a hash of the same call's id."""
     tools_with_calls: bool = False
-    """Whether a request whose history has calls must offer tools; otherwise calls and results are written as text."""
+    """Whether the endpoint refuses calls in the history unless the request offers tools.
+
+    Then the calls and results of a history are written as text in a request without tools.
+    """
     text_parts: bool = False
     """Whether the content of a message may be a list of texts; otherwise they are joined to one string."""
     result_media: frozenset[Media] = frozenset()
@@ -53,42 +62,53 @@ class WireRules:
     user_media: frozenset[Media] = ALL_MEDIA
     """Kinds of media that a user message may hold; any other is replaced by a text that names it."""
     image_urls: bool = False
-    """Whether an image must have OpenAI's form `image_url`, because LangChain's client drops any other."""
+    """Whether images are converted to OpenAI's form `image_url`, because LangChain's client drops any other form."""
     plain_file_names: bool = False
-    """Whether a document needs a name, of letters, digits, white space, hyphens and brackets, and a text before it."""
+    """Whether each document must have a name and its message a text.
+
+    The name may have letters, digits, white space, hyphens and brackets only.
+    """
 
     # What a reply holds in addition to text and calls.
     reasoning_fields: frozenset[str] = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
-    """Fields of an OpenAI-compatible assistant message with reasoning that the endpoint accepts back."""
+    """Fields with reasoning in an OpenAI-compatible assistant message that the endpoint accepts in later requests."""
     reasoning_needed: str = ""
-    """The field with reasoning that each message with calls must have, empty if need be; no name if none must."""
-    thinking_first: bool = False
-    """Whether a message with calls of the newest input must begin with the reasoning of this provider.
+    """The field with reasoning that each assistant message with calls must have.
 
-    Calls of other models since that input are otherwise written as text, with their results.
+    It is sent empty if the reasoning is unknown. Empty if no field is required.
     """
+    thinking_first: bool = False
+    """Whether each assistant message with calls since the newest user message must begin with this provider's
+    reasoning. If one such message was written by another model, all calls since then are sent as text, with their
+    results."""
     signature_needed: bool = False
-    """Whether the first call of a message needs a thought signature of Gemini; calls of others get a placeholder."""
+    """Whether the first call of an assistant message must have Gemini's thought signature.
+
+    Gemini sends this encrypted token with its calls. Calls that another model wrote get a placeholder.
+    """
     reply_parts: bool = True
-    """Whether the content of a model's message may hold other blocks than text, such as its reasoning."""
+    """Whether an assistant message may hold content blocks other than text, such as the reasoning of this provider."""
     reasoning_split: bool = False
-    """Whether a request must ask for the reasoning outside of the text."""
+    """Whether requests set the option `reasoning_split`, so that the server returns reasoning apart from the text."""
     calls_in_kwargs: bool = False
-    """Whether LangChain's client reads calls from `additional_kwargs` alone."""
+    """Whether calls are also written to `additional_kwargs`, because LangChain's client reads them from there only."""
     cache_control: bool = False
-    """Whether content blocks may have the field `cache_control`."""
+    """Whether content blocks may have the field `cache_control`, Anthropic's mark for the cache of prompts."""
 
     # Options of a request.
     choice_none: bool = True
-    """Whether tool choice `none` exists while tools are offered."""
+    """Whether the tool choice `none`, which forbids calls, is accepted while tools are offered."""
     choice_forced: bool = True
-    """Whether a tool can be required by the tool choice."""
+    """Whether the tool choice can require a call."""
     choice_named: bool = True
-    """Whether a single tool can be required by its name; otherwise it is offered alone and any tool is required."""
+    """Whether the tool choice can require one tool by its name.
+
+    Otherwise only that tool is offered and any call is required.
+    """
     json_schema: bool | None = None
-    """Whether a JSON schema of the reply is enforced; None if unknown."""
+    """Whether the server makes a reply follow a JSON schema in the request; None if unknown."""
     schema_with_tools: bool = True
-    """Whether a JSON schema of the reply can be sent with tools."""
+    """Whether one request may have both a JSON schema of the reply and tools."""
     schema_with_stream: bool = True
     """Whether a reply with a JSON schema can be streamed; otherwise it is requested whole."""
     strict_schema: bool = False
@@ -96,31 +116,40 @@ class WireRules:
     stream: bool = True
     """Whether replies can be streamed."""
     stream_usage: bool = True
-    """Whether a streamed reply reports its usage if the request asks for it."""
+    """Whether a streamed reply reports its token usage if the request asks for that.
+
+    Otherwise the request does not ask.
+    """
     tools: bool = True
-    """Whether tools can be offered natively; otherwise calls are written as text."""
+    """Whether tools can be offered through the API; otherwise the model writes its calls as text."""
     provider_tools: frozenset[ProviderApi] = frozenset()
-    """APIs whose tools that the provider runs, such as web search, the endpoint has."""
+    """APIs whose provider-run tools, such as web search, the endpoint offers."""
     provider_tools_mixed: bool = True
-    """Whether a request with such tools may offer tools of the agent, too."""
+    """Whether a request with provider-run tools may also offer tools of the agent."""
     left_out: frozenset[str] = frozenset()
     """Options of a request that the endpoint refuses, such as `temperature`; they are not sent."""
     max_tokens: str = ""
-    """The name of the option for the maximum number of output tokens; empty for the client's own."""
+    """The name under which the maximum number of output tokens is sent.
+
+    Empty for the name that LangChain's client uses.
+    """
     window: int | None = None
-    """Tokens that the endpoint accepts in one request; None if unknown."""
+    """Most tokens that the endpoint accepts in one request, the context window; None if unknown."""
 
     # The schemas of tools.
     root_combinators: bool = False
     """Whether the root of a tool's schema may have `anyOf`, `oneOf` or `allOf`."""
     text_enums: bool = False
-    """Whether an enumeration in a tool's schema may hold texts only."""
+    """Whether an `enum` in a tool's schema may hold strings only; other values are then listed in the description."""
     free_keys: bool = False
-    """Whether the names of a tool's arguments may have characters other than letters, digits, `_`, `.` and `-`."""
+    """Whether argument names may have any character.
+
+    Otherwise those beyond letters, digits, `_`, `.` and `-` are replaced.
+    """
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether the rules describe a known provider or server."""
+        """Whether the endpoint's provider or server is one of `wire/table.py`."""
         return self.provider != UNKNOWN
 
     def with_fields(self, values: Mapping[str, Any], where: str = "model_rules") -> Self:
@@ -147,7 +176,8 @@ class WireRules:
         return dataclasses.replace(self, **fields)
 
     def changes_from(self, other: WireRules) -> dict[str, Any]:
-        """Return the fields whose values differ from those of `other`, in the form that `with_fields` accepts."""
+        """Return field → value for the fields that differ from those of `other`, in the form that `with_fields`
+        accepts. Sets become sorted lists."""
         changed = {name: getattr(self, name) for name in _TYPES if getattr(self, name) != getattr(other, name)}
         return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in changed.items()}
 
@@ -160,6 +190,10 @@ _APIS: tuple[str, ...] = get_args(ProviderApi)
 
 
 def _fits(kind: str, value: Any) -> bool:
+    """Whether a value has the type of a field of `WireRules`, given as the annotation's text.
+
+    `int` must be positive.
+    """
     match kind:
         case "bool":
             return isinstance(value, bool)
@@ -180,6 +214,8 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def _described(kind: str) -> str:
+    """Return the values that a field of `WireRules` accepts, in words, for the end of the sentence `… is …` of an
+    error."""
     match kind:
         case "bool":
             return "true or false"

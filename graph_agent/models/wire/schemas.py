@@ -26,34 +26,39 @@ _MOST_PARTS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class OfferedSchema:
-    """A tool's parameters as the model receives them."""
+    """The parameters of a tool in the form in which the model receives them."""
 
     parameters: Schema
     names: Mapping[str, str] = field(default_factory=dict)
     """Offered property name → original name, for renamed properties at any level."""
 
     def restored(self, arguments: Any) -> Any:
-        """Return a call's arguments under the original property names; the same object if no property was renamed."""
+        """Return a copy of a call's arguments under the original property names, at any level of nesting.
+
+        The same object if no property was renamed. A renamed key is restored wherever it occurs.
+        """
         return _renamed(arguments, self.names) if self.names else arguments
 
 
 def fold_schema(
     parameters: Any, *, root_combinators: bool = False, free_keys: bool = False, text_enums: bool = False
 ) -> OfferedSchema | None:
-    """Convert a tool's parameters to a JSON schema that providers accept; an unchanged schema is the same object.
+    """Convert the parameters of a tool to a JSON schema that providers accept.
 
-    At the root, alternatives are merged to one object with all their properties; a property is required if all
-    alternatives require it. References without a target and keywords with invalid values are dropped; type names of
-    other languages are translated, e.g. `int`.
+    An already accepted schema is the same object. At the root, alternatives are merged to one object with all their
+    properties; a property is required if all alternatives require it. References without a target and keywords with
+    invalid values are dropped; type names of other languages are translated, e.g. `int`. The given schema is never
+    changed.
 
     Args:
-        parameters: The schema as published by a server; any value is accepted.
+        parameters: The schema as published by a server; any value is accepted, and one that is no schema counts as
+            `{}`.
         root_combinators: Whether the provider accepts `anyOf`, `oneOf` and `allOf` at the root.
         free_keys: Whether the provider accepts any character in property names; otherwise they are renamed.
-        text_enums: Whether the provider accepts only texts in `enum`; other values are listed in the description.
+        text_enums: Whether the provider accepts only strings in `enum`; other values are listed in the description.
 
     Returns:
-        The schema and the renamed properties. None if no object satisfies the schema, or it is nested too deeply.
+        The schema and the renamed properties. None if no object satisfies the schema, or it is too large or too deep.
     """
     try:
         root = _Converter(parameters).convert(parameters)
@@ -73,7 +78,7 @@ def fold_schema(
 
 
 class _UnusableError(Exception):
-    """No object satisfies the schema, or it is too large or nested too deeply."""
+    """Raised within the conversion if no object satisfies the schema, or it is too large or nested too deeply."""
 
 
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
@@ -126,15 +131,29 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
 
 
 class _Converter:
-    """Converts any value to a valid schema, level by level; `root` is the value that references point into."""
+    """Converts any value to a valid JSON schema, level by level.
+
+    `root` is the schema that local references such as `#/$defs/A` point into.
+    """
 
     def __init__(self, root: Any) -> None:
         self._root = root
 
     def convert(self, given: Any, level: int = 0) -> Schema | None:
-        """Return the converted schema; None if nothing satisfies it.
+        """Return a value as a valid schema, without keywords that providers refuse; the value is not changed.
 
-        Raises `_UnusableError` if it is nested too deeply.
+        A string is the name of a type, or else a description; other values than dicts become `{}`, which accepts
+        anything.
+
+        Args:
+            given: The value, at any level of the original schema.
+            level: Number of levels above the value.
+
+        Returns:
+            The schema; None if nothing satisfies it, i.e. for `false`.
+
+        Raises:
+            _UnusableError: The value is nested too deeply.
         """
         if level > _MOST_LEVELS:
             raise _UnusableError
@@ -167,6 +186,7 @@ class _Converter:
         return {keyword: converted[keyword] for keyword in [*given, *converted] if keyword in converted}
 
     def _keyword(self, keyword: str, value: Any, level: int) -> Schema:
+        """Return one keyword with its converted value as a dict; an empty dict if the value is invalid."""
         if keyword == "type":
             kind = _type_of(value)
             return {} if kind is None else {"type": kind}
@@ -205,7 +225,8 @@ class _Converter:
 
     @staticmethod
     def _marked_required(given: Schema) -> Iterator[str]:
-        """Yield the properties that have `required: true` themselves, as in older drafts."""
+        """Yield the names of properties whose own schema has `required: true`, which older drafts use instead of a
+        list."""
         properties = given.get("properties")
         for name, schema in properties.items() if isinstance(properties, dict) else ():
             if isinstance(schema, dict) and schema.get("required") is True:
@@ -213,7 +234,7 @@ class _Converter:
 
 
 class _Folder:
-    """Merges the alternatives at the root of a schema into one object schema."""
+    """Merges the alternatives (`anyOf`, `oneOf`, `allOf`, …) at the root of a schema into one object schema."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -221,9 +242,16 @@ class _Folder:
         """Number of alternatives that may still be merged; negative once the schema has too many."""
 
     def fold(self, node: Schema, *, within: frozenset[str] = frozenset()) -> Schema:
-        """Return a schema without alternatives at its root; raise `_UnusableError` if no object satisfies it.
+        """Return an object schema that accepts what any alternative of a schema accepts, without alternatives at its
+        root. References at the root are resolved; the properties of all alternatives are joined.
 
-        `within` has the references that are being resolved, to detect a circle.
+        Args:
+            node: The schema.
+            within: The references that are being resolved, to detect a circle.
+
+        Raises:
+            _UnusableError: No object satisfies the schema, it refers to itself at the root, or it has too many
+                alternatives.
         """
         self.parts_left -= 1
         if self.parts_left < 0:
@@ -265,6 +293,7 @@ class _Folder:
         return folded
 
     def _usable(self, schemas: list[Schema], within: frozenset[str]) -> Iterator[Schema]:
+        """Yield the folded form of each schema that an object can satisfy; the others are left out."""
         for schema in schemas:
             try:
                 yield self.fold(schema, within=within)
@@ -273,6 +302,10 @@ class _Folder:
 
     @staticmethod
     def _add(folded: Schema, parts: list[Schema], join: Callable[[Schema, Schema], Schema]) -> None:
+        """Add the properties of `parts` to those of `folded`, in place.
+
+        `join` merges two schemas of the same property.
+        """
         for part in parts:
             for name, schema in part["properties"].items():
                 own = folded["properties"].get(name)
@@ -284,7 +317,8 @@ _COMBINED = {"anyOf", "oneOf", "allOf", "then", "else"}
 
 
 def _either(first: Schema, second: Schema) -> Schema:
-    """Return a schema that accepts what either of two schemas accepts."""
+    """Return a schema that accepts what either of two schemas accepts: one `enum` if both list their values, else
+    `anyOf`."""
     values = [_values(each) for each in (first, second)]
     if all(each is not None for each in values):
         joined = [value for each in values for value in each or ()]
@@ -296,13 +330,17 @@ def _either(first: Schema, second: Schema) -> Schema:
 
 
 def _values(schema: Schema) -> list[Any] | None:
+    """Return the values of a schema that only lists values by `enum` or `const`; None for any other schema."""
     if schema.keys() - {"type", "description", "title", "const", "enum", "default"}:
         return None
     return [schema["const"]] if "const" in schema else schema.get("enum")
 
 
 def _with_plain_keys(root: Schema) -> OfferedSchema:
-    """Rename properties whose names have characters that providers refuse, to unique names."""
+    """Rename the properties whose names have characters that providers refuse, or over 64, to unique accepted names.
+
+    Returns the schema with the new names and the map back; a schema without such names is used as it is.
+    """
     taken = set(_property_names(root))
     aliases: dict[str, str] = {}
     for name in dict.fromkeys(_property_names(root)):
@@ -320,7 +358,8 @@ def _with_plain_keys(root: Schema) -> OfferedSchema:
 
 
 def _describe_enums(node: Schema) -> None:
-    """Replace each `enum` with values other than texts by a sentence in the description, in place."""
+    """Replace each `enum` that holds other values than strings by a sentence in its description, at any level and in
+    place."""
     choices = node.get("enum")
     if isinstance(choices, list) and not all(isinstance(choice, str) for choice in choices):
         del node["enum"]
@@ -331,7 +370,7 @@ def _describe_enums(node: Schema) -> None:
 
 
 def _subschemas(node: Schema) -> Iterator[Schema]:
-    """Yield the schemas one level below."""
+    """Yield the schemas one level below a schema, under any keyword."""
     for keyword, value in node.items():
         if keyword in _MAPS:
             yield from value.values()
@@ -342,12 +381,17 @@ def _subschemas(node: Schema) -> Iterator[Schema]:
 
 
 def _property_names(node: Schema) -> Iterator[str]:
+    """Yield the names of the properties of a schema, at any level; a name may come several times."""
     yield from node.get("properties", ())
     for each in _subschemas(node):
         yield from _property_names(each)
 
 
 def _with_aliases(node: Schema, aliases: Mapping[str, str]) -> Schema:
+    """Return a copy of a schema with the properties renamed at any level, also where `required` lists them.
+
+    `aliases` is original name → new name.
+    """
     renamed: Schema = {}
     for keyword, value in node.items():
         if keyword in _MAPS:
@@ -365,7 +409,7 @@ def _with_aliases(node: Schema, aliases: Mapping[str, str]) -> Schema:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """Rename the keys of all dicts in a value, at any level."""
+    """Return a value with the keys of all its dicts renamed, at any level; `names` is present key → new key."""
     if isinstance(value, dict):
         return _renamed_keys({key: _renamed(each, names) for key, each in value.items()}, names)
     return [_renamed(each, names) for each in value] if isinstance(value, list) else value
@@ -376,7 +420,10 @@ def _renamed_keys(value: Mapping[str, Any], names: Mapping[str, str]) -> dict[st
 
 
 def _type_of(given: Any) -> Any:
-    """Return the JSON type for a word, or the types for a list of words; None if there is none."""
+    """Return the JSON type that a word names, or the list of types for a list of words; None if none is known.
+
+    Case is ignored, and names of other languages such as `int` are translated. A single type is not a list.
+    """
     if isinstance(given, str):
         word = given.strip().lower()
         return word if word in _TYPES else _OTHER_TYPES.get(word)
@@ -389,7 +436,7 @@ def _type_of(given: Any) -> Any:
 
 
 def _at(root: Any, reference: Any) -> Any | None:
-    """Return the schema that a local reference such as `#/$defs/A` names; None if there is none."""
+    """Return the schema that a local reference such as `#/$defs/A` names; None if it is not local or has no target."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found = root
@@ -402,6 +449,7 @@ def _at(root: Any, reference: Any) -> Any | None:
 
 
 def _texts(value: Any) -> list[str]:
+    """Return the strings of a list; empty for any other value."""
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 

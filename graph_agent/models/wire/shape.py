@@ -13,12 +13,11 @@ M = TypeVar("M", bound=BaseChatModel)
 
 
 def adapted_copy(model: M, given: BaseChatModel) -> M:
-    """Return a model that keeps the fields that LangChain's clients of OpenAI's and Anthropic's APIs drop.
-
-    A model of another client is returned unchanged.
+    """Return a model that keeps the fields that LangChain's clients of OpenAI's and Anthropic's APIs drop, e.g.
+    reasoning. A model that is no client of these packages is returned unchanged.
 
     Args:
-        model: A copy of `given`, whose class is replaced, or `given` itself, which is copied before.
+        model: A copy of `given`, whose class is replaced in place, or `given` itself, which is copied first.
         given: The user's model, which is never changed.
     """
     packages = {client_package(cls) for cls in type(model).__mro__}
@@ -40,14 +39,15 @@ def adapted_copy(model: M, given: BaseChatModel) -> M:
 
 
 def shaped(model: M, rules: WireRules, *, has_schema: bool = False) -> M:
-    """Return a copy of a model without constructor options that its endpoint refuses; the same object if it has none.
+    """Return a copy of a model without the constructor options that its endpoint refuses.
 
-    This also covers options that LangChain adds by itself, but not the keyword arguments of a call.
+    The same object if it has none. Streaming is turned off where the endpoint cannot stream. Options that LangChain
+    adds by itself are covered, too, but not the keyword arguments of a single request.
 
     Args:
         model: The model, from `adapted_copy`.
         rules: The rules of its endpoint.
-        has_schema: Whether the request has a JSON schema of the reply.
+        has_schema: Whether the request has a JSON schema of the reply, which some endpoints do not stream.
     """
     fields = type(model).model_fields
     update: dict[str, Any] = {

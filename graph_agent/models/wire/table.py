@@ -29,7 +29,7 @@ IN_PROCESS = WireRules(
     reply_names=True,
     provider_tools=frozenset(("openai", "anthropic", "gemini")),
 )
-"""Rules of a chat model that is not a client of a known package; it receives every message unchanged."""
+"""Rules of a chat model that is not a client of a known package, e.g. a fake model; it receives messages unchanged."""
 
 _OPENAI = WireRules(
     provider="openai",
@@ -227,13 +227,14 @@ HOSTS: dict[str, str] = {
     "integrate.api.nvidia.com": "nvidia-nim",
     "ollama.com": "ollama",
 }
-"""Host of a base URL, or its last part → provider."""
+"""Host of a model's base URL → provider; a key also stands for its subdomains."""
 
 PORTS: dict[int, str] = {11434: "ollama", 1234: "lm-studio"}
-"""Standard port of a server on this machine → name of the server."""
+"""Usual port of a model server on this machine → name of the server."""
 
 
 def _family(pattern: str) -> re.Pattern[str]:
+    """Return the pattern of a model's name at the begin of a text or after its publisher."""
     # Behind a publisher, as in `mistralai/…` or `mistral.…`.
     return re.compile(rf"(?:^|[./\\]){pattern}")
 
@@ -266,4 +267,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
         {"left_out": ["temperature", "top_p", "top_k"]},
     ),
 )
-"""Pattern of a model's name, after any publisher → fields of the rules, whichever provider serves the model."""
+"""Pairs of a pattern of a model's name, which may follow a publisher, and fields of `WireRules` that it changes.
+
+They apply whichever provider serves the model, in this order.
+"""

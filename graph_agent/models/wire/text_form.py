@@ -17,22 +17,29 @@ from graph_agent.base.calls import RESULT_MARKER
 from graph_agent.models.wire.traits import CALL_FIELDS
 
 EXAMPLE_ID = "do-not-render-example-"
-"""Prefix of the ids of example messages, which occur in requests only."""
+"""Prefix of the ids of example messages, which are added to requests to show the form and are never stored."""
 PLAN_STATUS = "plan_status"
-"""Key in a planning reply's `response_metadata` with the status of its plan; `continue` if the key is missing."""
+"""Key in the `response_metadata` of a reply that was a structured plan: the plan's status.
+
+`continue` if it is missing.
+"""
 _PLAN_IDS = "plan_ids"
-"""Key in a planning reply's `response_metadata`: call id → the id that the model wrote, where they differ."""
+"""Key in the `response_metadata` of a reply that was a structured plan.
+
+Holds call id → the id that the model wrote, for calls whose ids were replaced.
+"""
 
 
 def is_example(message: BaseMessage) -> bool:
-    """Whether a message of a request is an example, by its id."""
+    """Whether a message of a request is an example that shows the form of calls, by the prefix of its id."""
     return (message.id or "").startswith(EXAMPLE_ID)
 
 
 class _Place(NamedTuple):
-    """Identifies the call of a result in text."""
+    """Names the call that a result belongs to, as it is written in text."""
 
     name: str
+    """The tool's name."""
     number: int
     """Position of the call in its reply, from 1; 0 if it is the only one."""
     plan_id: str
@@ -43,17 +50,19 @@ _Result = tuple[ToolMessage, _Place]
 
 
 def as_text_history(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each message with calls by text with their JSON, and consecutive results by one user message.
+    """Replace each message with calls by its text followed by the calls as JSON, and results by tagged text.
 
-    Other messages, and all message ids, are unchanged.
+    Consecutive results become one user message, in which media stay content blocks. Other messages are unchanged, and a
+    written message keeps the id of its (first) original.
     """
     return _convert(messages, _envelope, _tagged)
 
 
 def as_plans(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each message with calls by its plan as JSON, and consecutive results by one message keyed by plan id.
+    """Replace each message with calls by its structured plan as JSON, and results by a JSON object with the plan's ids.
 
-    The result of a failed call is `{"error": …}`. Other messages, and all message ids, are unchanged.
+    Consecutive results become one user message; the result of a failed call is `{"error": …}`. Other messages are
+    unchanged, and a written message keeps the id of its (first) original.
     """
     return _convert(messages, _plan, _keyed)
 
@@ -63,6 +72,15 @@ def _convert(
     format_calls: Callable[[AIMessage], str],
     format_results: Callable[[list[_Result]], str],
 ) -> list[BaseMessage]:
+    """Return the messages with calls and results written as text by two functions.
+
+    The other messages are the same objects.
+
+    Args:
+        messages: The history.
+        format_calls: Returns the text of an assistant message with calls.
+        format_results: Returns the text of consecutive results.
+    """
     written: list[BaseMessage] = []
     places: dict[str, _Place] = {}
     results: list[_Result] = []
@@ -96,7 +114,10 @@ def _convert(
 
 
 def _media(result: ToolMessage, place: _Place) -> list[Any]:
-    """Return the images, documents and recordings of a result, each preceded by a text that names its call."""
+    """Return the images, documents and recordings of a result, each preceded by a text block that names its call.
+
+    Empty if the result is text alone.
+    """
     blocks = result.content if isinstance(result.content, list) else []
     number = f", call {place.number}" if place.number else ""
     label = {"type": "text", "text": f"[Content of the result of {place.name}{number}:]"}
@@ -115,6 +136,7 @@ def _envelope(message: AIMessage) -> str:
 
 
 def _tagged(results: list[_Result]) -> str:
+    """Return results as tagged text, one after another."""
     return "\n".join(_tag(result, place) for result, place in results)
 
 
@@ -137,10 +159,12 @@ def tagged_result(name: str, text: str, *, before: str = "", after: str = "") ->
 
 
 def with_call_ids(message: AIMessage, names: Mapping[str, str]) -> AIMessage:
-    """Record in a planning reply's metadata that its calls get other ids; the caller replaces them in `tool_calls`.
+    """Return a copy of a reply whose metadata records the ids that the model wrote for its calls, before they are
+    replaced. Fields that the provider keeps by call id get the new ids. The ids in `tool_calls` are not changed: the
+    caller replaces them.
 
     Args:
-        message: The reply; returned unchanged if `names` is empty.
+        message: The reply, which was a structured plan; returned unchanged if `names` is empty.
         names: Id that the model wrote → new id.
     """
     if not names:
@@ -158,11 +182,13 @@ _KEYED_BY_ID = (CALL_FIELDS, "__gemini_function_call_thought_signatures__")
 
 
 def _plan_ids(message: AIMessage) -> Mapping[str, str]:
+    """Return call id → the id that the model wrote, as recorded by `with_call_ids`; empty if no id was replaced."""
     found = message.response_metadata.get(_PLAN_IDS)
     return found if isinstance(found, dict) else {}
 
 
 def _plan(message: AIMessage) -> str:
+    """Return the structured plan of an assistant message as JSON, with the ids that the model wrote."""
     names = _plan_ids(message)
     plan = {
         "status": message.response_metadata.get(PLAN_STATUS, "continue"),
@@ -176,6 +202,7 @@ def _plan(message: AIMessage) -> str:
 
 
 def _keyed(results: list[_Result]) -> str:
+    """Return results as a JSON object `{"results": {plan id: result}}`; a failed one is `{"error": …}`."""
     results_by_id = {
         place.plan_id: {"error": result.text} if result.status == "error" else _value(result.text)
         for result, place in results
@@ -184,6 +211,7 @@ def _keyed(results: list[_Result]) -> str:
 
 
 def _value(text: str) -> Any:
+    """Return the value of a JSON text; the text itself if it is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -14,20 +14,23 @@ from typing import Any
 from graph_agent.models.wire.schemas import Schema
 
 MOST_CALLS = 16
-"""Maximum calls of a reply by schema; without it, a small model repeats a call up to its output limit."""
+"""Most calls that a reply which follows a schema may have.
+
+Without a limit, a small model repeats one call endlessly.
+"""
 
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _COMBINED = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef")
 """Keywords that may add properties to those listed in `properties`."""
 _BOUNDS = ("minItems", "maxItems", "minLength", "maxLength")
 _MOST_BOUND = 64
-"""Largest bound that is kept: a grammar repeats a rule as often as the bound counts."""
+"""Largest value of a keyword such as `maxItems` that is kept; a grammar repeats a rule as often as it counts."""
 _MOST_LEVELS = 40
 _REFERENCE: Schema = {"type": "string", "pattern": "^[$][{][^{}]{1,128}[}]$"}
-"""Schema of a structured plan's reference to an earlier result, which may replace a value of any type."""
+"""Schema of a structured plan's reference to an earlier result, such as `${id.field}`, in place of any value."""
 _ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,32}$"}
 _MOST_CHARS_OF_PLAN = {"action": 64, "reasoning": 160}
-"""Maximum characters of a plan's texts other than the answer; a small model would fill its output with them."""
+"""Field of a structured plan → maximum characters; a small model would fill its output with these texts."""
 
 
 def reply_schema(
@@ -37,13 +40,16 @@ def reply_schema(
     required: str | None = None,
     most_calls: int = MOST_CALLS,
 ) -> Schema:
-    """Return the JSON schema of a reply in text: an object with `tool_calls`, or an answer.
+    """Return the JSON schema of a reply in text that is either calls or an answer.
+
+    Calls are an object whose `tool_calls` lists objects with `name` and `arguments`, which only the offered tools fit.
 
     Args:
         tools: The offered tools, in OpenAI's function format; at least one.
-        answer: Schema of a reply without calls; None if such a reply has an empty list of calls.
-        required: A tool's name, or any other text, if a call of that tool, or of any, is required; None if none is.
-        most_calls: Maximum calls of one reply; at most `MOST_CALLS` are allowed.
+        answer: Schema of a reply without calls; None if a reply without calls has an empty list instead.
+        required: A tool's name if that tool must be called, or any other text if any tool must be; None if no call must
+            be made. An answer is not allowed if a call is required.
+        most_calls: Maximum calls of one reply; larger values count as `MOST_CALLS`.
     """
     names = {tool["function"]["name"] for tool in tools}
     offered = [tool for tool in tools if required not in names or tool["function"]["name"] == required]
@@ -66,10 +72,10 @@ def text_answer_schema() -> Schema:
 
 
 def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]], *, bounded: bool = False) -> Schema:
-    """Return the JSON schema of a structured plan with one branch for each tool.
+    """Return the JSON schema of a structured plan in which each call fits one of the offered tools.
 
-    Any value in the arguments may be a reference such as `${id.field}`. Without tools, or if the plan's calls differ
-    from those of `PlanningResult`, the schema of the calls is unchanged.
+    Any value in the arguments may be a reference such as `${id.field}` instead. The list of calls becomes required.
+    Without tools, or if the calls of the plan's class differ from those of `PlanningResult`, they stay unchanged.
 
     Args:
         plan: JSON schema of `PlanningResult` or of a subclass.
@@ -101,6 +107,8 @@ def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]], *, bounded: bo
 
 
 def _bounded(plan: Schema) -> Schema:
+    """Return the schema of a plan with limits for its ids, number of calls and texts, and without untyped optional
+    fields."""
     fields = {
         name: {"maxLength": _MOST_CHARS_OF_PLAN[name], **field} if name in _MOST_CHARS_OF_PLAN else field
         for name, field in plan.get("properties", {}).items()
@@ -119,6 +127,7 @@ def _bounded(plan: Schema) -> Schema:
 
 
 def _closed(properties: Schema) -> Schema:
+    """Return the schema of an object with exactly the given properties, all of them required."""
     return {
         "type": "object",
         "properties": properties,
@@ -128,6 +137,7 @@ def _closed(properties: Schema) -> Schema:
 
 
 def _only(name: str) -> Schema:
+    """Return the schema of one fixed text."""
     # Not `const`, which some providers drop from the schema of a tool.
     return {"type": "string", "enum": [name]}
 
@@ -139,9 +149,12 @@ def _any_of(choices: list[Schema]) -> Schema:
 def _arguments(
     tools: Sequence[Mapping[str, Any]], definitions: Schema, *, references: bool = False
 ) -> Iterator[tuple[str, Schema]]:
-    """Yield each tool's name and the schema of its arguments; add the schemas that it refers to to `definitions`.
+    """Yield each tool's name and the reduced schema of its arguments, for use in a larger schema.
 
-    With `references`, each value may also be a reference of a structured plan.
+    Args:
+        tools: The offered tools, in OpenAI's function format.
+        definitions: The `$defs` of the larger schema; parts that the arguments refer to are added, in place.
+        references: Whether each value may also be a reference of a structured plan.
     """
     for tool in tools:
         function = tool["function"]
@@ -153,16 +166,22 @@ def _arguments(
 
 
 def _hoisted(schema: Schema, name: str, definitions: Schema, *, references: bool = False) -> Schema:
-    """Return a schema, in the keywords that servers implement, for use inside another schema.
+    """Return a schema reduced to the keywords that servers implement, for use inside a larger schema.
 
-    Each part that it refers to is added to `definitions`, the `$defs` of the other schema. With `references`, each
-    value may also be a reference of a plan.
+    Args:
+        schema: The schema, whose local references point into itself.
+        name: Begin of the names under which its parts are added to `definitions`.
+        definitions: The `$defs` of the larger schema; parts that the schema refers to are added, in place.
+        references: Whether each value may also be a reference of a structured plan.
     """
     return _Reduction(schema, name, definitions, references=references).reduced()
 
 
 class _Reduction:
-    """Reduces one schema; a referenced part is reduced once, even if it refers to itself."""
+    """Reduces one schema to the keywords that servers implement.
+
+    A part that the schema refers to is reduced once and added to the definitions, even if it refers to itself.
+    """
 
     def __init__(self, root: Schema, name: str, definitions: Schema, *, references: bool) -> None:
         self._root = root
@@ -173,16 +192,21 @@ class _Reduction:
         """JSON pointer of a part → its name in the definitions."""
 
     def reduced(self) -> Schema:
-        """Return the reduced schema."""
+        """Return the reduced schema; the definitions get the parts that it refers to."""
         return self._reduce(self._root, 0, is_root=True)
 
     def _reduce(self, node: Any, level: int, *, is_root: bool = False) -> Schema:
+        """Return a reduced part.
+
+        Unless it is the root or accepts any text, it also accepts a reference of a plan, if wanted.
+        """
         reduced = self._plain(node, level) if isinstance(node, dict) else {}
         if self._references and not is_root and reduced and reduced != {"type": "string"} and "$ref" not in reduced:
             return {"anyOf": [reduced, _REFERENCE]}
         return reduced
 
     def _plain(self, node: Schema, level: int) -> Schema:
+        """Return a part reduced to the known keywords; beyond 40 levels `{}`, which accepts anything."""
         if level > _MOST_LEVELS:
             return {}
         if isinstance(pointer := node.get("$ref"), str):
@@ -207,6 +231,10 @@ class _Reduction:
         return reduced
 
     def _object(self, node: Schema, fields: Schema, level: int) -> Schema:
+        """Return an object schema with its properties reduced.
+
+        Further properties are refused unless the original permits them, or has keywords that may add some.
+        """
         required = node.get("required")
         named = [name for name in required if name in fields] if isinstance(required, list) else []
         reduced: Schema = {"type": "object"}
@@ -225,6 +253,10 @@ class _Reduction:
         return reduced
 
     def _referred(self, pointer: str) -> Schema:
+        """Return a reference to a part's place in the definitions, after adding the part there.
+
+        `{}`, which accepts anything, if the reference has no target or leads in a circle.
+        """
         part, followed = _part(self._root, pointer), {pointer}
         while part is not None and isinstance(following := part.get("$ref"), str):
             if following in followed:
@@ -247,11 +279,15 @@ class _Reduction:
 
 
 def _is_small(bound: object) -> bool:
+    """Whether a bound is a whole number that a grammar can repeat."""
     return isinstance(bound, int) and not isinstance(bound, bool) and 0 <= bound <= _MOST_BOUND
 
 
 def _types(given: Any) -> str | list[str] | None:
-    """Return the JSON types in a schema's `type`, in lower case; None if it has none."""
+    """Return the JSON type, or list of types, in a schema's keyword `type`, in lower case.
+
+    None if it names no known one.
+    """
     if isinstance(given, str):
         return given.lower() if given.lower() in _TYPES else None
     if isinstance(given, list):

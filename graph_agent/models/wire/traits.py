@@ -13,19 +13,20 @@ SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}")
 """Matches message names that OpenAI accepts."""
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SOURCE = "graph_agent_source"
-"""Key in `response_metadata`: the endpoint whose provider-specific parts, e.g. reasoning, a reply has."""
+"""Key in a reply's `response_metadata`: name of the endpoint that wrote its provider-specific parts, e.g. reasoning."""
 CITATIONS = "graph_agent_citations"
-"""Key in `response_metadata` of a reply: its citations, as in the event of an answer."""
+"""Key in a reply's `response_metadata`: its citations, in the form in which the event of an answer has them."""
 CALL_FIELDS = "graph_agent_call_fields"
-"""Key in `additional_kwargs`: call id → provider-specific fields of the call in OpenAI's format."""
+"""Key in a reply's `additional_kwargs`: a dict of call id → fields of that call that only its provider defines."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 """Fields for reasoning in assistant messages of OpenAI's format; also keys of `additional_kwargs`."""
 
 
 class Traits:
-    """Bits for features of the messages of a history that some endpoints do not accept."""
+    """Bits for features of a message that some endpoints do not accept, combined by `|`."""
 
     NONE = 0
+    """No such feature."""
     CALLS = 1
     """Calls or results."""
     ODD_NAMES = 2
@@ -35,7 +36,7 @@ class Traits:
     BLOCKS = 8
     """Content that is a list of blocks."""
     PARTS = 16
-    """Parts of a reply for its own provider only: reasoning, signatures, calls in the provider's form."""
+    """Parts that are for the provider of the reply only: reasoning, signatures, calls in the provider's own form."""
     BLANK = 32
     """A message whose text is blank."""
     USER_AFTER_TOOL = 64
@@ -53,7 +54,12 @@ class Traits:
 
 
 def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
-    """Return the bits of `Traits` for a message, given the one before it; None as the previous one for the first."""
+    """Return the features of a message as bits of `Traits`.
+
+    Args:
+        message: The message.
+        previous: The message before it in the history; None for the first one.
+    """
     traits = Traits.NONE
     content = message.content
     if not isinstance(content, str):
@@ -90,11 +96,15 @@ def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
 
 
 def _has_parts(message: AIMessage) -> bool:
+    """Whether a reply's `additional_kwargs` hold reasoning or fields of its calls that only its provider defines."""
     return any(field in message.additional_kwargs for field in (*REASONING_FIELDS, CALL_FIELDS))
 
 
 def concerned_by(rules: WireRules) -> int:
-    """Return the bits of `Traits` for which an endpoint with these rules needs a conversion."""
+    """Return the features, as bits of `Traits`, that an endpoint with these rules may not accept.
+
+    A history without any of them can be sent to the endpoint unchanged.
+    """
     traits = Traits.ODD_NAMES
     if rules.provider == "in-process":
         return traits

@@ -13,14 +13,17 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk
 
 _REPORT_DIFFERENCES = ("langchain_google_genai", "langchain_google_vertexai")
-"""Packages whose chunks report only their own usage, so that LangChain's sum is right."""
+"""Packages whose chunks report the tokens of that chunk only, so that LangChain's sum of them is right."""
 _REPORT_TOTALS = "langchain_google_vertexai.model_garden"
 _PARTS = ("input_tokens", "output_tokens")
 _DETAILS = ("input_token_details", "output_token_details")
 
 
 def reports_differences(model: object) -> bool:
-    """Whether a model's chunks report only their own usage, rather than the total so far; decided by its class."""
+    """Whether the chunks of a model's stream report only their own tokens, rather than the total so far.
+
+    Decided by the package of the model's class or of its bases; False for other packages.
+    """
     kind: type = type(model)
     return _reports_differences(kind)
 
@@ -36,13 +39,14 @@ def _reports_differences(cls: type) -> bool:
 
 
 class UsageSoFar:
-    """Tracks the usage of one streamed reply as the field-wise maximum of the chunks' reports."""
+    """Tracks the usage of one streamed reply, as the largest value of each field that its chunks reported so far."""
 
     def __init__(self) -> None:
         self._figures: dict[str, Any] = {}
 
     def receive(self, message: AIMessageChunk) -> None:
-        """Change a chunk's usage, in place, to what it adds to the earlier chunks; None if it adds nothing."""
+        """Replace a chunk's usage, in place, by what it adds to the earlier chunks, so that LangChain's sum is the
+        total. The usage becomes None if the chunk adds nothing. The first report is unchanged."""
         reported: Mapping[str, Any] | None = message.usage_metadata
         if not reported:
             return
@@ -58,7 +62,10 @@ class UsageSoFar:
 
 
 def _larger(before: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field-wise maximum of two usage reports."""
+    """Return the larger value of each field of two usage reports, at any level.
+
+    The total is at least input and output together.
+    """
     figures = {**before, **reported}
     for name, earlier in before.items():
         newer = reported.get(name)
@@ -73,6 +80,10 @@ def _larger(before: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str,
 
 
 def _gain(figures: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the differences of the numbers in two usage reports, field by field.
+
+    A field missing before counts as 0.
+    """
     earlier = before or {}
     return {
         name: value - (earlier.get(name) or 0)

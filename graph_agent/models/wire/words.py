@@ -36,7 +36,7 @@ TOOLS_REJECTED = {
     ),
     "clients without support for tools": r"unexpected keyword argument '(?:tools|tool_choice)'",
 }
-"""The server does not accept tools."""
+"""Who sends the wording → pattern of an error by which a server refuses a request because it offers tools."""
 
 CONTENT_FILTER = {
     "OpenAI, Azure, many compatible servers": (
@@ -53,7 +53,7 @@ CONTENT_FILTER = {
     "Gemini": r"blocked.{0,40}PROHIBITED_CONTENT",
     "Z.ai, Qwen (Chinese)": r"敏感|不合规",
 }
-"""The provider refused the request because of its content."""
+"""Sender → pattern of an error by which the provider refuses a request because of its content."""
 
 QUOTA = {
     "OpenAI": (
@@ -86,7 +86,10 @@ QUOTA = {
     ),
     "Volcengine": r"\baccountoverdue|quota (?:has been |is )?exhausted|quotaexhausted",
 }
-"""The account has nothing left to spend for hours or more; waiting a minute does not help."""
+"""Sender → pattern of an error of an account that has nothing left to spend for hours or more.
+
+A retry does not help.
+"""
 
 CONTEXT_OVERFLOW = {
     "OpenAI, DeepSeek, OpenRouter, vLLM, NIM, Mistral, xAI, Fireworks": (
@@ -139,7 +142,7 @@ CONTEXT_OVERFLOW = {
         r"|at most \d{3,12} (?:tokens of context|input tokens|prompt tokens)"
     ),
 }
-"""The request has more tokens than the model reads, or than the account may send at once."""
+"""Sender → pattern of an error of a request with more tokens than the model reads or the account may send at once."""
 
 AUTH = {
     "OpenAI, xAI, Groq": (
@@ -153,7 +156,7 @@ AUTH = {
     ),
     "botocore, google-auth": r"unable to locate credentials|default credentials were not found",
 }
-"""The key is missing, wrong or expired."""
+"""Sender → pattern of an error because the API key is missing, wrong or expired."""
 
 UNKNOWN_MODEL = {
     "OpenAI, Groq, Azure": r"model_not_found|model_decommissioned|deploymentnotfound|no such model",
@@ -165,7 +168,7 @@ UNKNOWN_MODEL = {
     "Gemini": r"models?/.{0,80}not found|not supported for generatecontent",
     "Z.ai, Qwen (Chinese)": r"模型不存在",
 }
-"""There is no such model at this address."""
+"""Sender → pattern of an error because there is no such model at this address."""
 
 LOADING_WORDS = {
     "llama.cpp": r"loading model",
@@ -173,7 +176,7 @@ LOADING_WORDS = {
     "vLLM, NIM": r"(?:engine|server|service) is (?:not ready|starting|still starting|loading)",
     "Bedrock": r"modelnotready",
 }
-"""The server will answer once its model is loaded."""
+"""Sender → pattern of an error of a server that will answer once its model is loaded."""
 
 DAMAGED = {
     "LangChain, of a stream without a token or a reply without choices": (
@@ -182,7 +185,7 @@ DAMAGED = {
     "LangChain, of a reply with damaged fields": r"validation errors? for (?:AI|Chat)Message",
     "OpenRouter's client, of a reply without choices": r"validation errors? for Unmarshaller",
 }
-"""The server answered in a form that its API does not define."""
+"""Sender → pattern of an error about a reply in a form that the server's API does not define."""
 
 TEMPLATE = {
     "llama.cpp, LM Studio, with status 500": (
@@ -190,7 +193,7 @@ TEMPLATE = {
     ),
     "vLLM, llama.cpp, Ollama": r"roles must alternate|no user query found in messages",
 }
-"""The chat template of the model refuses the request; the same request will fail again."""
+"""Sender → pattern of an error by which a model's chat template refuses the request; a retry would fail, too."""
 
 TRANSIENT = {
     "OpenAI, Anthropic, Gemini, many compatible servers": (
@@ -208,10 +211,10 @@ TRANSIENT = {
         r"(?:bound|attached) to a different (?:event )?loop|event loop is closed"
     ),
 }
-"""Errors without a status after which the same request may succeed later."""
+"""Sender → pattern of an error without an HTTP status after which the same request may succeed later."""
 
 QUOTA_CODES = frozenset({"billing_error", *map(str, (1113, *range(1308, 1312), *range(1313, 1322)))})
-"""Codes of exhausted quotas: Anthropic's type and Z.ai's numbers."""
+"""Codes in an error's body that mean an exhausted quota: Anthropic's type and Z.ai's numbers."""
 CODES: dict[str, ModelErrorKind] = {
     # https://docs.z.ai/api-reference/api-code
     "1261": "context_overflow",
@@ -229,7 +232,7 @@ CODES: dict[str, ModelErrorKind] = {
     "accessdeniedexception": "permission",
     "resourcenotfoundexception": "unknown_model",
 }
-"""Code or type in an error's body, in lower case → kind of error."""
+"""Code or type in an error's body, in lower case → the kind of error that it means."""
 
 # The sentences of servers that are not listed: a size of the input, a verb of excess, and the limit.
 _TOO_LONG = re.compile(
@@ -271,10 +274,11 @@ _LIMIT = re.compile(
     r"\b(?:exceed(?:s|ed)?|than)\b(?! by)[^\d.\n]{0,50}?\(?([\d,]{3,12})",
     re.IGNORECASE,
 )
-"""The limit named by a server that is not listed."""
+"""Finds the limit in an error message of a server that `_WINDOWS` does not list."""
 
 
 def _compiled(wordings: Mapping[str, str]) -> re.Pattern[str]:
+    """Return one pattern, without regard to case, that finds any of the wordings."""
     return re.compile("|".join(wordings.values()), re.IGNORECASE)
 
 
@@ -316,17 +320,16 @@ _LEAST_WINDOW, _MOST_WINDOW = 256, 100_000_000
 
 
 def has_words(words: Words, text: str) -> bool:
-    """Whether a text contains a wording of the given kind."""
+    """Whether an error's text contains a known wording of one kind of error, in upper or lower case."""
     return _PATTERNS[words].search(text) is not None
 
 
 def is_quota(status: int | None, text: str) -> bool:
-    """Whether an error means a quota that is exhausted for longer than a minute, unlike a rate limit.
-
-    False for the statuses 404, 422 and from 500, whatever the text.
+    """Whether an error means a quota that is exhausted for longer than a minute, unlike a rate limit that a retry
+    outlasts. False for the statuses 404, 422 and from 500, whatever the text.
 
     Args:
-        status: The HTTP status; None without one.
+        status: The HTTP status; None for an error without one.
         text: The error's text and body.
     """
     if status in {404, 422} or (status is not None and status >= 500):
@@ -375,12 +378,17 @@ def classify_words(status: int | None, text: str, codes: Collection[str] = ()) -
 
 
 def _is_too_long(status: int | None, text: str) -> bool:
+    """Whether an error of a server that is not listed means too many input tokens, by its words.
+
+    One sentence must have a size of the input, a verb of excess and a limit. False if the text is about a rate, a quota
+    or a size in bytes, pixels or characters.
+    """
     in_question = status is None or status in {400, 413, 422, 500}
     return in_question and _TOO_LONG.search(text) is not None and _OTHER_SIZES.search(text) is None
 
 
 def window_of(text: str) -> int | None:
-    """Return the context window in tokens named by an error message; None if it names none from 256 to 10⁸."""
+    """Return the context window in tokens that an error message names; None if it names no number from 256 to 10⁸."""
     for pattern in (_PATTERNS["window"], _LIMIT):
         for found in pattern.finditer(text):
             digits = (found[found.lastindex or 0] or "").replace(",", "")
