@@ -1,4 +1,4 @@
-"""Reads, names and compares calls (of tools and of delegates), and creates their ids and idempotency keys."""
+"""Reads calls of tools and of delegates, names and compares them, and creates their ids and idempotency keys."""
 
 from __future__ import annotations
 

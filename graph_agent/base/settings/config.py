@@ -264,7 +264,6 @@ class LoopConfig(CheckedModel):
     @field_validator("fallback_models")
     @classmethod
     def _no_empty_model(cls, models: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Refuse an empty name or None among the fallback models."""
         if any(model is None or model == "" for model in models):
             raise ValueError("each is a 'provider:name' or a chat model; one of them is empty")
         return models
@@ -272,7 +271,6 @@ class LoopConfig(CheckedModel):
     @field_validator("approve", mode="before")
     @classmethod
     def _approval_rules(cls, given: Any) -> Any:
-        """Make a single rule a list, and refuse what is no pattern and no function of one argument."""
         if isinstance(given, bool):
             raise ValueError("it takes names or patterns of tools; '*' selects all of them")
         rules = [given] if isinstance(given, str) or callable(given) else given
@@ -285,7 +283,6 @@ class LoopConfig(CheckedModel):
 
     @model_validator(mode="after")
     def _prices_for_a_cost(self) -> Self:
-        """Refuse a cost limit without prices."""
         limits = {"max_cost": self.max_cost, "speculation_budget.cost": self.speculation_budget.cost}
         if not self.prices and (limited := [name for name, limit in limits.items() if limit is not None]):
             example = "prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}"
@@ -294,7 +291,6 @@ class LoopConfig(CheckedModel):
 
     @model_validator(mode="after")
     def _planner_of_structured_plans(self) -> Self:
-        """Refuse the settings of structured plans for other ways of calling tools."""
         if self.tool_calling != "wave" and (self.rollout is not None or self.planner != "wave"):
             given = f"planner={self.planner!r}" if self.rollout is None else f"rollout={self.rollout:g}"
             raise ValueError(f"{given} is for structured plans; set tool_calling='wave' as well")
