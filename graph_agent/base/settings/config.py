@@ -307,10 +307,9 @@ class LoopConfig(CheckedModel):
         return _RECORDED_CHARS if self.record_requests is True else int(self.record_requests)
 
     def rules_of(self, *names: str) -> dict[str, Any]:
-        """Return the fields of `WireRules` that `model_rules` sets for a model with these names.
+        """Return the fields of `WireRules` that `model_rules` sets for a model with these names; may be empty.
 
-        Empty if there are none. A key applies if it is `*` or the beginning of one of the names. If several set a
-        field, the longest key wins.
+        A key applies if it is `*` or the beginning of one of the names. If several set a field, the longest key wins.
         """
         matches = [key for key in self.model_rules if key == "*" or any(name.startswith(key) for name in names)]
         return {
@@ -511,10 +510,8 @@ def run_context(given: Any, schema: Any) -> AgentContext:
 
 
 def user_context(context: Any) -> Any:
-    """Return a run's context as the user's code receives it.
-
-    That is the user's own object if the agent has a context class of the user's, else the context itself.
-    """
+    """Return a run's context as the user's code receives it: the object of the user's own class, if the agent has
+    one."""
     return context._user if isinstance(context, RunContext) else context
 
 
@@ -561,8 +558,7 @@ def effective_config(
 ) -> LoopConfig:
     """Return the configuration of a run: the one with which the agent was built, overridden by the run's context.
 
-    Approval patterns are only added. `stream_before_guards` cannot be switched on, and `offload_over_chars` can be
-    changed only if it was set when the agent was built.
+    Approval patterns are only added. `stream_before_guards` cannot be switched on, nor `offload_over_chars`.
 
     Args:
         built: The configuration with which the agent was built.
