@@ -29,7 +29,7 @@ from graph_agent.core.planning.approval_decisions import report_edits
 from graph_agent.core.planning.background import receive_background
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.failures import failure_event
-from graph_agent.core.planning.hooked_requests import prepare, request_plan
+from graph_agent.core.planning.hooked_requests import request_plan
 from graph_agent.core.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.core.planning.middleware_replies import (
     apply_hooks,
@@ -52,7 +52,7 @@ from graph_agent.core.planning.structured_answer import replaced_answer_warning
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.runs.notes import NOTE_EVENTS, listen
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.channels import NOTHING_REMOTE, collect_writes
+from graph_agent.core.state.channels import NOTHING_REMOTE
 from graph_agent.core.state.events import event
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.client import fault_further_client_calls
@@ -315,7 +315,8 @@ async def _ask(update: PlanUpdate) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
         update.fail(failure_event(error, update.loop["step"], "The planning request"), error)
         return
-    planned = planned.named(update.run.identity.agent_name)
+    if update.run.identity.agent_name is not None:
+        planned = planned.named(update.run.identity.agent_name)
     # Counted only now, so that a failed request is no step.
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
@@ -395,13 +396,8 @@ async def _request_plan(update: PlanUpdate) -> Planned:
     stored = update.state.get("events", [])
     request.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)
     exchange = Exchange(request, update.budget_met)
-
-    async def work() -> Planned:
-        await prepare(exchange, stored, update.events)
-        with collect_writes(update.own_writes):
-            return await request_plan(exchange)
-
-    planned = update.take(await exchange.outcome_of(work()))
+    work = request_plan(exchange, stored, update.events, update.own_writes)
+    planned = update.take(await exchange.outcome_of(work))
     if request.mode != "wave":
         return planned
     # After the plan cache, whose plans keep the references.

@@ -2,7 +2,7 @@
 
 A request may cause model calls whose replies it does not return: one that was cut off, one whose reply middleware
 dropped, one that middleware made itself. The code that makes such a call records it here; the sender of the request,
-which opened `metered()`, adds it to the usage.
+which reads it from `extra_usage`, adds it to the usage.
 
 Parts of limits in other files:
 
@@ -17,8 +17,7 @@ Parts of limits in other files:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -122,7 +121,7 @@ class TimedRequest:
             self.first_token_s = time.monotonic() - self._since
 
     def end(self, reply: AIMessage | None, error: str = "") -> None:
-        """End the measurement, and record it for telemetry and for the surrounding `metered()`.
+        """End the measurement, and record it for telemetry and for the sender's `extra_usage`.
 
         A request of a model that only forwards requests to another one is not recorded.
 
@@ -135,14 +134,17 @@ class TimedRequest:
             return
         if telemetry.observer is not None:
             telemetry.observer.model_call(self)
-        if (extra := _extra_usage.get()) is not None:
+        if (extra := extra_usage.get()) is not None:
             extra.timed.append(self)
 
 
 @dataclass(slots=True)
 class ExtraUsage:
     """What happened during one request apart from the reply that it returned, so that all usage and events are
-    counted."""
+    counted.
+
+    The sender of the request puts it into `extra_usage`, where the `record_…` functions find it.
+    """
 
     replies: list[AIMessage] = field(default_factory=list)
     """Replies that are counted nowhere else, with their usage."""
@@ -158,31 +160,20 @@ class ExtraUsage:
     """Pairs of the name of a middleware that replaced a reply and the model's own reply; None if no model was asked."""
 
 
-_extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
-"""The innermost object of `metered()`; None outside."""
-
-
-@contextmanager
-def metered() -> Iterator[ExtraUsage]:
-    """Collect what the `record_…` functions record in the `with` block; yields the object that receives it."""
-    extra = ExtraUsage()
-    token = _extra_usage.set(extra)
-    try:
-        yield extra
-    finally:
-        _extra_usage.reset(token)
+extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
+"""Receives what the `record_…` functions record; None outside of a request, where they do nothing."""
 
 
 def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
     """Record replies that the current request does not return, so that their usage is counted.
 
-    Outside `metered()`, this and the other `record_…` functions do nothing.
+    Without an `extra_usage`, this and the other `record_…` functions do nothing.
 
     Args:
         replies: The replies, with their usage.
         uncalled: Number of returned replies that no model wrote.
     """
-    if (extra := _extra_usage.get()) is not None:
+    if (extra := extra_usage.get()) is not None:
         extra.replies += replies
         extra.uncalled += uncalled
 
@@ -192,7 +183,7 @@ def record_replaced(name: str, reply: AIMessage | None) -> None:
 
     `reply` is the model's own reply; None if no model was asked.
     """
-    if (extra := _extra_usage.get()) is not None:
+    if (extra := extra_usage.get()) is not None:
         extra.replaced.append((name, reply))
 
 
@@ -203,7 +194,7 @@ def record_warning(warning: str) -> None:
 
 def record_event(type_: str, **fields: Any) -> None:
     """Record an event of the current request for the history: its type and the fields of that type."""
-    if (extra := _extra_usage.get()) is not None:
+    if (extra := extra_usage.get()) is not None:
         extra.events.append((type_, fields))
 
 
@@ -216,7 +207,7 @@ def record_cut_off(
 ) -> AIMessage | None:
     """Record that the current request was cut off.
 
-    Return its partial reply with its usage, or None outside `metered()`.
+    Return its partial reply with its usage, or None without an `extra_usage`.
 
     Args:
         model: The model.
@@ -225,7 +216,7 @@ def record_cut_off(
         text: The text received so far.
         reported: The usage reported so far; None if none was. Missing figures are estimated.
     """
-    if (extra := _extra_usage.get()) is None:
+    if (extra := extra_usage.get()) is None:
         return None
     extra.cut_off = cut_off_reply(request, text, reported, model=name_of_model(model), tools=options.get("tools"))
     extra.replies.append(extra.cut_off)

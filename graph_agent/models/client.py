@@ -220,11 +220,12 @@ class ModelClient:
             by_schema = form is not None and self._has_calls_in_text(phase, mode, schema)
             decoder = AnswerDecoder(self._stop(settings)) if by_schema and schema is None else None
             try:
-                reply = await self._ask(
-                    bound,
+                reply = await ask_until_whole(
+                    bound.runnable,
                     rendered,
+                    bound.options,
                     settings,
-                    quiet=silent,
+                    config=QUIET if silent else None,
                     watch=watch,
                     decoder=decoder,
                     joins_pauses=phase == "answer",
@@ -249,6 +250,10 @@ class ModelClient:
                 if not attempt.learn_from(error, bound.options, changes_request):
                     raise
             else:
+                tools = bound.options.get("tools")
+                if watch is not None:
+                    watch.sent = rendered, tools or ()
+                reply = self._in_own_terms(with_usage(sanitized(reply), rendered, settings, tools))
                 attempt.confirm()
                 if by_schema:
                     is_stated = "structured_output" in (self.model.profile or {})
@@ -293,14 +298,16 @@ class ModelClient:
             mode: How the model returns calls. In `text`, the schema of the reply is built from the tools.
             schema: JSON schema of a reply without calls; None for free text.
         """
-        with_tools = bool(self.schemas) and mode == "native"
         if self._has_calls_in_text(phase, mode, schema):
             if not self._schema_mode.is_sent_for_calls(settings.structured_output, rules):
                 return None
             answers = settings.finalize != "compose"
             whole = self._text_replies.schema(phase, schema, answers=answers, most_calls=settings.max_calls_per_wave)
             return None if whole is None else reply_form(whole)
-        if schema is None or not self._schema_mode.is_sent(settings.structured_output, rules, with_tools=with_tools):
+        if schema is None:
+            return None
+        with_tools = bool(self.schemas) and mode == "native"
+        if not self._schema_mode.is_sent(settings.structured_output, rules, with_tools=with_tools):
             return None
         return self._schema_mode.form(schema, rules)
 
@@ -388,48 +395,10 @@ class ModelClient:
             with_usage(reply, model_call.request, settings, model_call.options.get("tools"))
         ), model.failure
 
-    async def _ask(
-        self,
-        bound: Binding,
-        rendered: Sequence[BaseMessage],
-        settings: LoopConfig,
-        *,
-        quiet: bool,
-        watch: StreamWatch | None,
-        decoder: AnswerDecoder | None,
-        joins_pauses: bool,
-    ) -> AIMessage:
-        """Send a rendered request until the reply is whole, and return the reply in the agent's own terms.
-
-        The reply is sanitized and has the name of its source, its usage (estimated if not reported), and calls with the
-        tools' own names and argument names. Sets `watch.sent`. The parameters not listed are those of
-        `ask_until_whole`.
-
-        Args:
-            bound: The model with its options.
-            rendered: The messages in the form of the endpoint.
-            settings: The retries and time limits.
-            quiet: Keep the reply's tokens out of the message stream.
-
-        Raises:
-            Exception: The provider's error.
-        """
-        reply = await ask_until_whole(
-            bound.runnable,
-            rendered,
-            bound.options,
-            settings,
-            config=QUIET if quiet else None,
-            watch=watch,
-            decoder=decoder,
-            joins_pauses=joins_pauses,
-        )
-        if watch is not None:
-            watch.sent = rendered, bound.options.get("tools") or ()
-        reply = with_source(sanitized(reply), self.endpoint.source)
-        reply = with_usage(reply, rendered, settings, bound.options.get("tools"))
-        reply = _rename_calls(reply, self._aliases.to_name) if self._renames else reply
-        return self._offered.restored(reply)
+    def _in_own_terms(self, reply: AIMessage) -> AIMessage:
+        """Return a reply with the name of its source, and calls with the tools' own names and argument names."""
+        reply = with_source(reply, self.endpoint.source)
+        return self._offered.restored(_rename_calls(reply, self._aliases.to_name) if self._renames else reply)
 
     def _rendered(
         self, safe: SafeMessages, rules: WireRules, mode: Mode, examples: ExampleAnswers

@@ -6,7 +6,7 @@ Providers name the end by a finish reason. The calls of a reply that was cut off
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, assert_never
 
@@ -152,7 +152,7 @@ def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = Non
     return f"{warning} {LONGER}" if cut == "length" else warning
 
 
-def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:
+def mark_incomplete(reply: AIMessage, arguments: Sequence[str], *, streamed: bool = True) -> AIMessage:
     """Mark a streamed reply that seems to have lost its end: set `INCOMPLETE` or `UNENDED` in its metadata.
 
     LangChain closes the JSON of streamed arguments, so the reply itself does not show the loss. Returns the same object
@@ -163,6 +163,8 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: boo
         arguments: The arguments of each streamed call, as sent.
         streamed: Whether the reply was streamed; a whole reply is never marked as `UNENDED`.
     """
+    if not arguments and not streamed:
+        return reply
     given = any(True for _ in _reasons(reply.response_metadata))
     if any(_ends_inside_value(raw) or (not given and not _is_whole(raw)) for raw in arguments):
         key = INCOMPLETE

@@ -127,6 +127,7 @@ class ModelPool:
         """Name of a model → whether its server leaves the tools out of the prompt; no entry while unknown."""
         self.first = self._built[_key(config.model or own, config)]
         """The model of runs that select no other: `config.model` if set, otherwise `own`."""
+        self._config, self._of_config = config, list(dict.fromkeys(self._built.values()))
         if provider_tools:
             from graph_agent.models.provider_tools import check_provider_tools
 
@@ -144,6 +145,9 @@ class ModelPool:
         Raises:
             ConfigError: A model cannot be built; the text has the name of the setting.
         """
+        # Most runs have the agent's own configuration.
+        if settings is self._config:
+            return self._of_config
         found = [await self.ready(settings.model or self.own, "model", settings)]
         found += [await self.ready(given, "fallback_models", settings) for given in settings.fallback_models]
         return list(dict.fromkeys(found))

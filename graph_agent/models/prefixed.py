@@ -109,7 +109,7 @@ class PrefixedChatModel(BaseChatModel):
             timed = TimedRequest.to(model_call.runnable, model_call.request, model_call.options)
             try:
                 while True:
-                    async with limit.waiting():
+                    with limit:
                         message = await anext(chunks)
                     limit.restart()
                     timed.receive()

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
@@ -75,14 +75,11 @@ class ProviderToolClient(ModelClient):
         """
         # The watch is what forbids to send a request again.
         watch = watch or StreamWatch()
-        return await super().ask(phase, request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
+        with self._guarded(watch):
+            return await super().ask(phase, request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
 
-    async def _ask(
-        self, bound: Binding, rendered: Sequence[BaseMessage], settings: LoopConfig, **options: Any
-    ) -> AIMessage:
-        """Send a rendered request, and record the calls of the provider's tools in the reply, also if it breaks off."""
-        with self._guarded(options["watch"]):
-            return self._recorded(await super()._ask(bound, rendered, settings, **options))
+    def _in_own_terms(self, reply: AIMessage) -> AIMessage:
+        return self._recorded(super()._in_own_terms(reply))
 
     async def answer_after(
         self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, **options: Any

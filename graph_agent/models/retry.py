@@ -17,7 +17,7 @@ import random
 import traceback
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -227,7 +227,7 @@ async def request_unobserved(
     relay = TokenRelay(manager, streams, limit, watch)
     limit.run_id = str(relay.run_id)
     relay.begin(request)
-    on_chunk = limit.receive if not is_read and streams_always(model, options) else None
+    on_chunk = limit.receive if not is_read and isinstance(limit, StreamTap) else None
     try:
         with joined_text(limit.restart) if on_chunk else contextlib.nullcontext():
             result = await generate_reply(
@@ -278,14 +278,13 @@ async def ask(
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or StreamWatch()
-    timed = partial(TimedRequest.to, runnable, request, options)
     given, runnable = runnable, without_refused_stream(runnable)
     new_limit = _StreamedAttempt if streams_always(runnable, options) else _Attempt
     watch.limit = limit = new_limit(
-        timed,
+        given,
         request,
-        settings.model_timeout_s,
-        settings.model_total_timeout_s,
+        options,
+        settings,
         decoder=decoder,
         sums_usage=reports_differences(runnable),
     )
@@ -295,7 +294,8 @@ async def ask(
     unobserved = unobserved_model(runnable, options, config)
     while True:
         try:
-            async with limit.bounded():
+            limit.begin()
+            with limit:
                 if unobserved is None:
                     sent = runnable.ainvoke(list(request), _observed(runnable, config, limit, watch), **options)
                 else:
@@ -332,18 +332,19 @@ class _Attempt(TokenTimeout):
 
     def __init__(
         self,
-        measure: Callable[[], TimedRequest],
+        model: object,
         request: Sequence[BaseMessage],
-        token_s: float | None,
-        total_s: float | None,
+        options: Mapping[str, Any],
+        settings: LoopConfig,
         *,
         decoder: AnswerDecoder | None = None,
         sums_usage: bool = False,
     ) -> None:
-        super().__init__(token_s, total_s)
-        self._measure = measure
+        super().__init__(settings.model_timeout_s, settings.model_total_timeout_s)
+        self._model = model
         self._decoder = decoder
         self._request = request
+        self._options = options
         self._sums_usage = sums_usage
         self.run_id = ""
         """LangChain's run id, which is part of the message ids that LangChain generates."""
@@ -364,7 +365,7 @@ class _Attempt(TokenTimeout):
             self._decoder.begin()
         self._free_id = str(uuid.uuid4())
         self.streamed = False
-        self.timed = self._measure()
+        self.timed = TimedRequest.to(self._model, self._request, self._options)
 
     def restart(self) -> None:
         super().restart()
@@ -450,7 +451,7 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
     before = task.cancelling()
     blocking = BlockingReplies()
     try:
-        with blocking.collected():
+        with blocking:
             return await request
     except asyncio.CancelledError as error:
         if task.cancelling() == before:

@@ -107,11 +107,6 @@ class SafeMessages(list[AnyMessage]):
         self.traits |= traits_of(message, self[-1] if self else None)
         self.append(message)
 
-    @property
-    def is_text(self) -> bool:
-        """Whether every message's content is a string."""
-        return not self.traits & Traits.BLOCKS
-
 
 def with_traits(messages: Sequence[Any]) -> SafeMessages:
     """Return messages, which must be sanitized, as `SafeMessages`; the same object if they already are."""
@@ -133,7 +128,7 @@ def sanitized_all(messages: Sequence[AnyMessage]) -> SafeMessages:
 def is_text_only(messages: Sequence[BaseMessage]) -> bool:
     """Whether every message's content is a string."""
     if isinstance(messages, SafeMessages):
-        return messages.is_text
+        return not messages.traits & Traits.BLOCKS
     return all(isinstance(message.content, str) for message in messages)
 
 

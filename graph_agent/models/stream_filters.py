@@ -65,6 +65,10 @@ _LONGEST_OPENING = 200
 """Characters at the beginning of a reply that decide whether it begins with a call."""
 
 
+_UNUSUAL = ("<", "[", "◁", "act", *(notice.lower() for notice in _NOTICES))
+"""Parts in lower case, of which each sentinel, echo, reasoning and header has one, and most answers have none."""
+
+
 def is_sentinel(text: str) -> bool:
     """Whether a text is only the sentinel, `No more actions.` or a variant of it.
 
@@ -96,6 +100,9 @@ def without_sentinel(text: str) -> str:
 
     Returns an empty text if `has_no_answer(text)`.
     """
+    lower = text.lower()
+    if not any(part in lower for part in _UNUSUAL):
+        return text.lstrip()
     if has_no_answer(text):
         return ""
     # An additional line completes the last one.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context, ContextVar
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -29,7 +28,10 @@ class ModelTimeoutError(TimeoutError):
 
 
 class TokenTimeout(AsyncCallbackHandler):
-    """Time limits of one model request: pass it as a callback, and await the request inside `bounded()`.
+    """Time limits of one model request: pass it as a callback, and await the reply, or each token, in a `with` block.
+
+    Call `begin()` when the request is sent, before the first block. A block is cancelled at a limit, and then raises
+    `ModelTimeoutError`; a cancellation from outside still raises `CancelledError`.
 
     Args:
         token_s: Seconds to the first token and between two tokens; of a reply that is not streamed, to its end. None
@@ -44,7 +46,9 @@ class TokenTimeout(AsyncCallbackHandler):
         self._token_s = token_s
         self._total_s = total_s
         self._task: asyncio.Task[Any] | None = None
-        """The task to cancel when a limit is exceeded; None outside `waiting()`."""
+        """The task to cancel when a limit is exceeded; None outside of a block."""
+        self._cancelled_before = 0
+        """How often that task had been cancelled at the start of the block."""
         self._expired = False
         """Whether this object cancelled the task because a limit was exceeded."""
         self._timer: asyncio.TimerHandle | None = None
@@ -63,41 +67,28 @@ class TokenTimeout(AsyncCallbackHandler):
         self._tokens = 0
         _current_limit.set(self)
 
-    def bounded(self) -> AbstractAsyncContextManager[None]:
-        """Start the limits, and return a context manager that raises `ModelTimeoutError` if its body exceeds one.
-
-        The body is cancelled at the limit. It must receive the whole reply.
-        """
-        self.begin()
-        return self.waiting()
-
-    @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
-        """Limit one wait for the next token, after `begin()`; raise `ModelTimeoutError` if a limit is exceeded.
-
-        The body is cancelled at the limit. A cancellation from outside still raises `CancelledError`.
-        """
+    def __enter__(self) -> None:
         assert self._loop is not None
         self._since = self._loop.time()
         task = asyncio.current_task()
         if (limit := self._next_limit()) is None or task is None:
-            yield
             return
-        before, self._task, self._expired = task.cancelling(), task, False
+        self._task, self._cancelled_before, self._expired = task, task.cancelling(), False
         # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
         self._timer = self._loop.call_at(limit, self._check, context=Context())
-        try:
-            yield
-        except asyncio.CancelledError as error:
-            # A further cancellation, from outside, takes precedence over the limit.
-            if self._expired and task.cancelling() <= before + 1:
-                raise ModelTimeoutError(self._exceeded_limit()) from error
-            raise
-        finally:
-            self._task = None
-            self._timer.cancel()
-            if self._expired:
-                task.uncancel()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        task, self._task = self._task, None
+        if task is None or self._timer is None:
+            return
+        self._timer.cancel()
+        if not self._expired:
+            return
+        # A further cancellation, from outside, takes precedence over the limit.
+        is_of_limit = task.cancelling() <= self._cancelled_before + 1
+        task.uncancel()
+        if isinstance(error, asyncio.CancelledError) and is_of_limit:
+            raise ModelTimeoutError(self._exceeded_limit()) from error
 
     def restart(self) -> None:
         """Count a token, and restart the limit between tokens. May be called from any thread."""
@@ -176,6 +167,8 @@ class TokenTimeout(AsyncCallbackHandler):
         self.restart()
 
 
+_UNLIMITED = TokenTimeout(None)
+"""The limit of a watch before its request begins; it has no state, because it is never begun."""
 _current_limit: ContextVar[TokenTimeout | None] = ContextVar("graph_agent_request_limit", default=None)
 """The time limits of the request that the task sends, for callbacks of the request that wait for a reader."""
 
@@ -241,7 +234,7 @@ class StreamWatch(AsyncCallbackHandler):
         """Texts that reached the reader and were then replaced by middleware or a hook."""
         self.is_answer = False
         """Whether the reply to a request with a schema is an answer, so that its text must not be parsed for calls."""
-        self.limit = TokenTimeout(None)
+        self.limit = _UNLIMITED
         """The time limit of the running request; paused while a reader processes a chunk."""
         self._received: list[str] = []
         self._received_length = 0

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
 
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error, forbids_retry, is_loading, retry_after_s
 
@@ -16,30 +13,19 @@ _LOADING_WAITS_S = (1.0, 2.0, 4.0, *(8.0,) * 14)
 """Seconds to wait after each attempt at a server that is loading its model: two minutes in total."""
 
 
-class _Alternative(NamedTuple):
-    """What can replace a long wait for the current request; the fields are the parameters of `alternative`."""
-
-    fallback: bool
-    ends: float | None
+_limits: ContextVar[tuple[bool, float | None]] = ContextVar("graph_agent_wait_limits", default=(False, None))
+"""Whether a fallback model can answer the current request, and when its input ends."""
 
 
-_NONE = _Alternative(fallback=False, ends=None)
-_alternative: ContextVar[_Alternative] = ContextVar("graph_agent_alternative", default=_NONE)
-
-
-@contextmanager
-def alternative(*, fallback: bool, ends: float | None) -> Iterator[None]:
-    """Set, for requests inside the block, what limits their waits; `may_retry` reads it.
+def limit_waits(*, fallback: bool, ends: float | None) -> None:
+    """Set what limits the waits of the current task's later requests; `may_retry` reads it.
 
     Args:
         fallback: Whether another model will be asked if this one fails.
         ends: The input's deadline, in seconds of `time.monotonic()`; None without a deadline.
     """
-    token = _alternative.set(_Alternative(fallback, ends))
-    try:
-        yield
-    finally:
-        _alternative.reset(token)
+    if _limits.get() != (fallback, ends):
+        _limits.set((fallback, ends))
 
 
 def requested_wait_s(error: BaseException, attempt: int) -> float | None:
@@ -71,7 +57,7 @@ def may_retry(error: BaseException, attempt: int, retries: int) -> bool:
     """
     if retries == 0 or classify_model_error(error) != "transient" or forbids_retry(error):
         return False
-    fallback, ends = _alternative.get()
+    fallback, ends = _limits.get()
     # A fallback answers sooner than a server that is still loading.
     loading = is_loading(error) and not fallback
     if attempt >= (len(_LOADING_WAITS_S) if loading else retries):

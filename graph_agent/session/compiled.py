@@ -160,7 +160,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         **kwargs: Any,
     ) -> Any:
         """Run the graph and return its output, with LangGraph's arguments. Raises what `astream` raises."""
-        return await super().ainvoke(input, _of_result(config, kwargs), context=context, **kwargs)
+        # LangGraph gives only the result to the caller, and reads the whole stream.
+        hides_nodes = {"hides_nodes": True} if kwargs.get("stream_mode", "values") == "values" else {}
+        config = _with_fields(config, readership=ConsumerTracker(), **hides_nodes)
+        return await super().ainvoke(input, config, context=context, **kwargs)
 
     def stream(
         self,
@@ -250,11 +253,12 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             run.fence.claims = _may_resume(input, configurable)
             if saver is not None:
                 await check_start(saver, configurable)
-            if not _sets_durability(kwargs) and not inherits_durability(configurable):
-                run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""), loop=asyncio.get_running_loop())
+                if not _sets_durability(kwargs) and not inherits_durability(configurable):
+                    namespace = configurable.get("checkpoint_ns", "")
+                    run.deferred = DeferredWrites(namespace, loop=asyncio.get_running_loop())
             if kwargs.get("control") is not None:
                 kwargs["control"] = AnsweringControl(kwargs["control"], run)
-            config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable)
+            config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable, saver)
             chunks = super().astream(input, config, **kwargs)
             flushed = contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
             held: GraphBubbleUp | None = None
@@ -425,14 +429,16 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         own = {**(config or {}).get("configurable", {}), **nothing}
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
 
-    def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
+    def _durable(
+        self, kwargs: dict[str, Any], configurable: dict[str, Any], saver: BaseCheckpointSaver[Any] | None
+    ) -> dict[str, Any]:
         """Return a run's keyword arguments, with `durability="sync"` if plans must be stored before their calls run."""
-        if _sets_durability(kwargs):
+        if saver is None or _sets_durability(kwargs):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs
         # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
-        if not self.builder.deps.toolbox.may_write and not defers_writes(self._saver_of(configurable)):
+        if not self.builder.deps.toolbox.may_write and not defers_writes(saver):
             return kwargs
         return {**kwargs, "durability": "sync"}
 
@@ -459,12 +465,6 @@ def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
     patch_metadata(saver)
     guard_reads(saver)
     setattr(saver, _PREPARED, True)
-
-
-def _of_result(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
-    """Return the config of a run whose caller receives only the result, so that LangGraph reads the whole stream."""
-    hides_nodes = kwargs.get("stream_mode", "values") == "values"
-    return _with_fields(config, readership=ConsumerTracker(), **({"hides_nodes": True} if hides_nodes else {}))
 
 
 def _with_fields(config: RunnableConfig | None, **fields: Any) -> RunnableConfig:

@@ -18,7 +18,7 @@ from graph_agent.base._compat import read_state, stream_messages
 from graph_agent.base.calls import is_delegation
 from graph_agent.base.types import Call
 from graph_agent.core.execution.open_calls import FIELDS, current_wave
-from graph_agent.core.runs.run import is_running, run_of
+from graph_agent.core.runs.run import Run, handle_of, is_running, run_of
 from graph_agent.core.state.messages import results_in
 from graph_agent.core.state.schema import LoopState
 
@@ -57,7 +57,7 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
     """Edge after `plan`: return one task for each ready call; `finalize` if there is none."""
     # In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone,
     # so there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
-    return _tasks_of(state.get("ready", []) if is_running(config) else calls_after_edit(config), config)
+    return _tasks_of(state.get("ready", []) if is_running(config) else calls_after_edit(config), run_of(config))
 
 
 def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
@@ -66,7 +66,8 @@ def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | st
     None if the update does not determine them, an empty list if the update has its own target (`goto`), and otherwise
     what `after_plan_or_ask` returns.
     """
-    if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
+    run = handle_of(config["configurable"]).run
+    if not isinstance(update, Command) or not isinstance(update.update, list) or run is None or run.updates_only:
         return None
     if update.goto:
         return []  # the input is answered already
@@ -74,12 +75,12 @@ def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | st
     ready = fields.get("ready")
     if fields.get("loop", {}).get("awaiting_approval"):
         return asking_tasks(ready or [])
-    return None if ready is None else _tasks_of(ready, config)
+    return None if ready is None else _tasks_of(ready, run)
 
 
-def _tasks_of(calls: Sequence[Call], config: RunnableConfig) -> list[Send] | Literal["finalize"]:
+def _tasks_of(calls: Sequence[Call], run: Run) -> list[Send] | Literal["finalize"]:
     """Return the tasks of calls, or `finalize` without calls. Records in the run whether it answers now."""
-    run_of(config).answering = not calls
+    run.answering = not calls
     return sends_of(calls) or "finalize"
 
 

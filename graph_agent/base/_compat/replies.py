@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from langchain_core.outputs import ChatResult
 
 
-async def generate_reply(
+def generate_reply(
     model: BaseChatModel,
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
@@ -35,9 +35,11 @@ async def generate_reply(
     *,
     is_text: bool,
     on_chunk: Callable[[BaseMessage], None] | None = None,
-) -> ChatResult:
+) -> Awaitable[ChatResult]:
     """Generate a chat model's reply as `BaseChatModel.agenerate` does, in the caller's task and without start and end
     events. The reply is streamed if a handler of `manager` or `on_chunk` asks for it.
+
+    To be awaited at once.
 
     Args:
         model: The chat model.
@@ -54,15 +56,12 @@ async def generate_reply(
     given = {name: value for name, value in options.items() if name not in TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
     messages = list(request) if is_text else _normalize_messages(request)
-    if not _has_plain_generation(model):
-        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
-    elif on_chunk is not None:
-        work = _generate_from_chunks(model, messages, manager, given, on_chunk)
-    elif _streams(model, manager, given):
-        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
-    else:
-        work = _generate(model, messages, manager, given)
-    return await work
+    is_plain = _has_plain_generation(model)
+    if is_plain and on_chunk is not None:
+        return _generate_from_chunks(model, messages, manager, given, on_chunk)
+    if is_plain and not _streams(model, manager, given):
+        return _generate(model, messages, manager, given)
+    return model._agenerate_with_cache(messages, run_manager=manager, **given)
 
 
 def can_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 
 
 class BlockingReplies:
-    """The model replies that threads are reading for one request, and a way to interrupt them."""
+    """The model replies that threads are reading for one request, and a way to interrupt them.
+
+    Replies that are announced in a `with` block of this object, or in threads that the block starts, are added to it.
+    """
+
+    __slots__ = ("_stops", "_token")
 
     def __init__(self) -> None:
         self._stops: list[Callable[[], None]] = []
 
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Add the replies that `announce_blocking` names in the `with` block, or in threads started there, to this
-        object."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            _current.reset(token)
+    def __enter__(self) -> None:
+        self._token = _current.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
     def interrupt(self) -> None:
         """Call the `stop` function of all replies that were added."""

@@ -219,7 +219,7 @@ class AgentDeps:
             return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
-    @property
+    @cached_property
     def steps_for_a_wave(self) -> int:
         """Number of LangGraph supersteps that one more plan, its wave and the answer need, nodes of middleware hooks
         included."""
@@ -266,7 +266,7 @@ class AgentDeps:
         """
         return self.may_answer_while_planning(settings) and not self.withholds(settings)
 
-    @property
+    @cached_property
     def guarded(self) -> bool:
         """Whether middleware or a hook may rewrite an answer after its last token."""
         return self.whole_replies or any(map(sees_answers, self.hooks))

@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall
 from langchain_core.tools import BaseTool, ToolException
@@ -75,8 +75,7 @@ UpdatePairs = list[tuple[str, Any]]
 """A node's state update, as pairs of field name and value."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallToRun:
+class CallToRun(NamedTuple):
     """A call that a task must run, with edits by a person applied, and the events that the task adds to the history for
     it."""
 

@@ -203,7 +203,8 @@ class AnswerUpdate:
                 self.answer = await reviewed(exchange, await guarded_answer(exchange, draft))
 
             await self._send_before_deadline(guard, "")
-        await self._read_structured()
+        if self.deps.response is not None:
+            await self._read_structured()
 
     async def _read_structured(self) -> None:
         """Parse the answer by the agent's response format into `structured`.
@@ -251,8 +252,8 @@ class AnswerUpdate:
 
         async def prepared_work() -> None:
             await prepare(exchange, self.state["events"], may_summarize=not sentence)
-            with collect_writes(self.written):
-                await work(exchange, sentence)
+            collect_writes(self.written)
+            await work(exchange, sentence)
 
         try:
             self._take(await exchange.outcome_of(prepared_work()))

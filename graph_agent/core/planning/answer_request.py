@@ -22,7 +22,7 @@ from graph_agent.models.reply_end import ended_prose
 from graph_agent.models.sanitize import cited_metadata, with_text
 from graph_agent.models.stream_filters import AnswerFilter, SentinelFilter, TurnFilter, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch, Visibility
-from graph_agent.models.waits import alternative
+from graph_agent.models.waits import limit_waits
 
 
 async def ask_for_answer(
@@ -103,7 +103,8 @@ async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMes
 
     request = exchange.begin_request(request)
     exchange.stream = request.new_watch(_visibility(request, sentence))
-    with exchange.metered("answer"), alternative(fallback=request.has_fallback, ends=request.ends):
+    limit_waits(fallback=request.has_fallback, ends=request.ends)
+    with exchange.metered("answer"):
         message, failure = await request.deps.client.answer_after(
             sentence,
             request.answer_messages(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,30 +81,50 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
     `plan_once`.
     """
 
-    async def ask(request: NextRequest, stream: StreamWatch, *, quiet: bool = quiet) -> Planned:
-        if request.mode == "wave":
-            # A structured plan is no text for the reader; its answer is sent whole.
-            stream.is_quiet = True
-            return await ask_for_plan(request, tail, exchange.limit_met)
-        return await _ask_for_calls(request, tail, stream, quiet=quiet)
-
-    async def ask_several(request: NextRequest, stream: StreamWatch) -> Planned:
-        # Imported here: few agents plan by several requests.
-        from graph_agent.core.planning.candidates import ask_candidates
-
-        stream.is_quiet = True
-        begin = partial(overlap.begin, source="agreed") if overlap is not None and overlap.streams else None
-        return await ask_candidates(request, partial(ask, quiet=True), exchange, begin)
-
-    settings = request.settings
-    overlap = _overlap_of(request) if settings.dispatch == "streamed" or settings.predict else None
-    work = ask if request.settings.candidates == 1 else ask_several
-    sent = exchange.send(request, work, purpose="plan", visibility=_visibility(request))
+    overlap = None
+    if request.settings.dispatch == "streamed" or request.settings.predict:
+        overlap = _overlap_of(request)
+    if request.settings.candidates == 1:
+        ask = partial(_ask_once, exchange, tail, quiet=quiet)
+    else:
+        ask = partial(_ask_several, exchange, tail, overlap)
+    sent = exchange.send(request, ask, purpose="plan", visibility=_visibility(request))
     planned = await (sent if overlap is None else overlap.during(sent))
     exchange.count(planned.usage, planned.message.usage_metadata)
     if planned.invented:
         exchange.warn_of_invention(planned.invented)
     return planned
+
+
+def _ask_once(
+    exchange: Exchange, tail: Sequence[AnyMessage], request: NextRequest, stream: StreamWatch, *, quiet: bool
+) -> Awaitable[Planned]:
+    """Ask for the next wave in the mode of the request; the parameters are those of `_ask_for_calls`."""
+    if request.mode == "wave":
+        # A structured plan is no text for the reader; its answer is sent whole.
+        stream.is_quiet = True
+        return ask_for_plan(request, tail, exchange.limit_met)
+    return _ask_for_calls(request, tail, stream, quiet=quiet)
+
+
+def _ask_several(
+    exchange: Exchange,
+    tail: Sequence[AnyMessage],
+    overlap: PlanningOverlap | None,
+    request: NextRequest,
+    stream: StreamWatch,
+) -> Awaitable[Planned]:
+    """Send the requests of all candidates at once, and return the plan that is chosen; see `candidates`."""
+    # Imported here: few agents plan by several requests.
+    from graph_agent.core.planning.candidates import ask_candidates
+
+    # A coroutine, so that what one candidate raises before its first wait is its own failure.
+    async def ask(request: NextRequest, stream: StreamWatch) -> Planned:
+        return await _ask_once(exchange, tail, request, stream, quiet=True)
+
+    stream.is_quiet = True
+    begin = partial(overlap.begin, source="agreed") if overlap is not None and overlap.streams else None
+    return ask_candidates(request, ask, exchange, begin)
 
 
 def _overlap_of(request: NextRequest) -> PlanningOverlap | None:
@@ -171,9 +191,9 @@ def _schema_of_plan(request: NextRequest) -> dict[str, Any] | None:
     return deps.response.json_schema if enforced else None
 
 
-async def _ask_for_calls(
+def _ask_for_calls(
     request: NextRequest, tail: Sequence[AnyMessage], stream: StreamWatch, *, quiet: bool
-) -> Planned:
+) -> Awaitable[Planned]:
     """Send one request for calls through the provider's tools, or in text, and return the plan of the reply.
 
     The reply is taken from the plan cache if the agent has one. Nothing is streamed if the reply may not be the answer,
@@ -214,8 +234,7 @@ async def _ask_for_calls(
             raise await finish_refusal(stream, reply, text, usage_of(reply, settings.prices))
         return planned
 
-    caches = deps.cache is not None and deps.caches_plans(settings)
-    return await (through_cache(request, messages, ask) if caches else ask())
+    return through_cache(request, messages, ask) if deps.caches_plans(settings) else ask()
 
 
 async def finish_stream(stream: StreamWatch, planned: Planned) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -19,7 +18,7 @@ from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.calls import calls_of
 from graph_agent.base.settings.config import Price
 from graph_agent.base.types import NO_USAGE, Call, Usage
-from graph_agent.base.usage import LimitMet, TimedRequest, add_usage, metered, usage_of
+from graph_agent.base.usage import ExtraUsage, LimitMet, TimedRequest, add_usage, extra_usage, usage_of
 from graph_agent.core.hooks.protocol import HookAction
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.recovery import ChangedRequest, fitted, options_warned, recovered
@@ -33,7 +32,7 @@ from graph_agent.models.finish import REFUSAL_WARNING, REFUSED
 from graph_agent.models.reply_end import invention_warning
 from graph_agent.models.stream_filters import SentinelFilter
 from graph_agent.models.stream_watch import StreamWatch, Visibility
-from graph_agent.models.waits import alternative
+from graph_agent.models.waits import limit_waits
 
 if TYPE_CHECKING:
     from graph_agent.core.state.model_requests import RequestLog
@@ -44,8 +43,7 @@ _CROWDED = 0.8
 logger = get_logger("graph_agent.planning.request_state")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class Outcome(NamedTuple, Generic[T]):
     """What happened in the requests of one pass through a node, whether they succeeded, failed or were cancelled."""
 
     reply: T | None
@@ -189,9 +187,9 @@ class Exchange:
             while True:
                 request = self.begin_request(request)
                 self.stream = request.new_watch(visibility)
+                limit_waits(fallback=request.has_fallback and recover is None, ends=request.ends)
                 try:
-                    with alternative(fallback=request.has_fallback and recover is None, ends=request.ends):
-                        return await ask(request, self.stream)
+                    return await ask(request, self.stream)
                 except RefusedError as refused:
                     self.count(refused.usage, refused.message.usage_metadata)
                     self.warn_of_refusal()
@@ -236,23 +234,29 @@ class Exchange:
         Args:
             purpose: What the replies of the requests are for.
         """
-        with metered() as extra:
-            try:
-                yield
-            finally:
-                self.cut_off = extra.cut_off
-                if extra.timed:
-                    self._record_model_calls(extra.timed, purpose)
-                self.warn_of_replaced(self.stream.replaced)
-                for type_, fields in extra.events:
-                    self.report(type_, fields, purpose)
-                for name, own in extra.replaced:
-                    given = None if own is None else (str(own.text), calls_of(own))
-                    self.report_hook(name, "replaced", given, plans=purpose == "plan")
-                for reply in extra.replies:
-                    self.count_reply(reply)
-                if extra.uncalled:
-                    self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})
+        before = extra_usage.set(extra := ExtraUsage())
+        try:
+            yield
+        finally:
+            extra_usage.reset(before)
+            self._count_extra(extra, purpose)
+
+    def _count_extra(self, extra: ExtraUsage, purpose: Purpose) -> None:
+        """Record what happened in requests apart from their replies; see `metered`."""
+        self.cut_off = extra.cut_off
+        if extra.timed:
+            self._record_model_calls(extra.timed, purpose)
+        if self.stream.replaced:
+            self.warn_of_replaced(self.stream.replaced)
+        for type_, fields in extra.events:
+            self.report(type_, fields, purpose)
+        for name, own in extra.replaced:
+            given = None if own is None else (str(own.text), calls_of(own))
+            self.report_hook(name, "replaced", given, plans=purpose == "plan")
+        for reply in extra.replies:
+            self.count_reply(reply)
+        if extra.uncalled:
+            self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})
 
     def limit_met(self, used: Usage, newest: AIMessage) -> LimitMet | None:
         """Return the limit that forbids another request for a plan, and its size; None if there is none.

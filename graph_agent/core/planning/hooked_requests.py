@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage
 
@@ -21,6 +22,7 @@ from graph_agent.core.planning.recovery import options_warned
 from graph_agent.core.planning.reply import Planned, ended_plan, plan_of_answer, schema_misfit
 from graph_agent.core.planning.summary import renew_summary, use_summary
 from graph_agent.core.planning.text_correction import apply_known_drop, plan_in_text, sign_of_ignored_tools
+from graph_agent.core.state.channels import collect_writes
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.schema import HookWork
 from graph_agent.models.stream_filters import has_no_answer
@@ -69,8 +71,19 @@ async def prepare(
         await renew_summary(exchange, stored, new)
 
 
-async def request_plan(exchange: Exchange) -> Planned:
-    """Ask for the next wave, and return the plan of the reply as the loop hooks leave it.
+async def request_plan(
+    exchange: Exchange,
+    stored: Sequence[StoredEvent],
+    new: Sequence[StoredEvent],
+    writes: list[tuple[str, Any]],
+) -> Planned:
+    """Ask for the next wave, after `prepare`, and return the plan of the reply as the loop hooks leave it.
+
+    Args:
+        exchange: The requests of the pass.
+        stored: The events of the session.
+        new: Events that the node's update adds to them before those of the requests.
+        writes: Receives the writes of middleware to state fields.
 
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
@@ -79,6 +92,8 @@ async def request_plan(exchange: Exchange) -> Planned:
         LimitMetError: A limit forbids the repair of an invalid structured plan, or a rerun that a hook requests.
         Exception: The error of the last provider.
     """
+    await prepare(exchange, stored, new)
+    collect_writes(writes)
     if "withheld" in exchange.request.loop:
         _warn_of_withheld_choice(exchange)
     first = partial(_first_plan, exchange)

@@ -112,16 +112,15 @@ class NextRequest:
         mode = agent.mode(self.settings)
         if mode == "native" and (self.in_text or model.name in loop["text_tools"]):
             mode = "text"
-        derived = {
-            "model": model,
-            "deps": agent if of_hook is None else _with_options_of(of_hook.request, agent),
-            "mode": mode,
-            "index": index,
-            "window": None if chosen else self.settings.context_window or model.window or model.learned_window,
-            "has_fallback": chosen is None and index + 1 < len(chain),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        # A frozen instance refuses assignments to its attributes.
+        self.__dict__.update(
+            model=model,
+            deps=agent if of_hook is None else _with_options_of(of_hook.request, agent),
+            mode=mode,
+            index=index,
+            window=None if chosen else self.settings.context_window or model.window or model.learned_window,
+            has_fallback=chosen is None and index + 1 < len(chain),
+        )
 
     @classmethod
     async def of(cls, task: Task, settings: LoopConfig, history: Sequence[AnyMessage], loop: LoopState) -> Self:

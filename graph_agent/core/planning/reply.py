@@ -80,9 +80,9 @@ class Planned(HookResponse):
     invented: int = 0
     """Number of characters of an invented tool result or user turn that were removed from the end of the reply."""
 
-    def named(self, name: str | None) -> Planned:
-        """Return the plan with the agent's name on its message; the same object if `name` is None."""
-        return self if name is None else replace(self, message=with_name(self.message, name))
+    def named(self, name: str) -> Planned:
+        """Return the plan with the agent's name on its message."""
+        return replace(self, message=with_name(self.message, name))
 
     def event(self, step: int) -> StoredEvent:
         """Return the `plan` event, whose calls have no arguments.
@@ -112,11 +112,11 @@ def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text:
         usage: Usage of the reply.
         raw_text: The whole text as the model sent it.
     """
-    answer = "" if calls else without_sentinel(message.text)
-    if answer or calls:
-        message = with_text(message, answer or without_leading(message.text))
-    reasoning = message.text
-    empty = not calls and is_blank(reasoning)
+    reasoning = str(message.text)
+    answer = "" if calls else without_sentinel(reasoning)
+    if (answer or calls) and (kept := answer or without_leading(reasoning)) != reasoning:
+        message, reasoning = with_text(message, kept), kept
+    empty = not calls and not answer and is_blank(reasoning)
     return Planned(
         message,
         calls,
@@ -217,7 +217,7 @@ def read_reply(
             # The provider's own blocks hold the replaced ids and the damaged arguments, which it refuses in a history.
             bare = without_call_blocks(message)
             message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    planned = plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
+    planned = plan_of_calls(message, calls, usage_of(reply, prices), str(reply.text))
     if not invented and not unread:
         return planned
     return replace(planned, invented=invented, unread=unread, empty=planned.empty and not unread)

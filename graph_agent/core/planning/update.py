@@ -213,7 +213,8 @@ class PlanUpdate:
     def reset_counters(self) -> None:
         """Reset steps, usage and time for a new input, and apply settings of the context that change the session."""
         last = self.loop
-        context = coerce_context(self.task.runtime.context, self.deps.context_schema)
+        given = self.task.runtime.context
+        context = None if given is None else coerce_context(given, self.deps.context_schema)
         self.loop = loop_of_new_input(last, set_fields(context) if context is not None else {})
         before, now = ((loop.get("config_overrides") or {}, loop.get("approve")) for loop in (last, self.loop))
         if now != before:

@@ -320,8 +320,11 @@ class EarlierCalls:
     """
 
     def __init__(self) -> None:
-        self._stored, self._read = _Calls(), 0
-        self._events: tuple[Sequence[StoredEvent], Sequence[StoredEvent], bool] = ((), (), False)
+        self._events: Sequence[StoredEvent] = ()
+        self._new: Sequence[StoredEvent] = ()
+        self._begun = False
+        self._read: tuple[_Calls, int] | None = None
+        """The calls in the stored events that were read, and the number of these events; None before a query."""
         self._now: _Calls | None = None
         self._ids: dict[str, str] = {}
         self._messages = 0
@@ -336,23 +339,23 @@ class EarlierCalls:
             begun: Whether the newest input has a plan already. If False, all calls in the events belong to earlier
                 inputs, even if no user message separates them from the new input.
         """
-        self._events, self._now = (stored, [*new], begun), None
+        self._events, self._new, self._begun, self._now = stored, [*new], begun, None
 
     @property
     def _calls(self) -> _Calls:
         """The calls in the events set by `follow`, read now if they were not."""
         if self._now is None:
-            stored, new, begun = self._events
-            # The session was continued from an earlier checkpoint.
-            if len(stored) < self._read:
-                self._stored, self._read = _Calls(), 0
-            self._stored.add(stored[self._read :])
-            self._read = len(stored)
-            known = self._stored
+            stored = self._events
+            # With fewer stored events, the session was continued from an earlier checkpoint.
+            if self._read is None or len(stored) < self._read[1]:
+                self._read = _Calls(), 0
+            known, length = self._read
+            known.add(stored[length:])
+            self._read = known, len(stored)
             # A pass that fails adds nothing to what is stored.
             self._now = _Calls(ChainMap({}, known.names), ChainMap({}, known.ended), dict(known.newest))
-            self._now.add(new)
-            if not begun:
+            self._now.add(self._new)
+            if not self._begun:
                 self._now.end_input()
         return self._now
 

@@ -6,8 +6,7 @@ the writes since the newest copy. `remote` holds tasks of delegates: agents that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from operator import attrgetter
@@ -251,7 +250,7 @@ def _removes_all(item: Any) -> bool:
 
 
 _collected: ContextVar[list[tuple[str, Any]] | None] = ContextVar("graph_agent_own_writes", default=None)
-"""List that receives the writes of the running node's code; None outside `collect_writes`."""
+"""List that receives the writes of the running node's code; None before `collect_writes`."""
 
 
 class ResponseExtras(TypedDict, total=False):
@@ -263,19 +262,13 @@ class ResponseExtras(TypedDict, total=False):
     """The structured response that belongs to the answer."""
 
 
-@contextmanager
-def collect_writes(into: list[tuple[str, Any]]) -> Iterator[None]:
-    """Append every `write_field` of the code inside the `with` block to `into`, which the node then adds to its
-    update."""
-    reset = _collected.set(into)
-    try:
-        yield
-    finally:
-        _collected.reset(reset)
+def collect_writes(into: list[tuple[str, Any]]) -> None:
+    """Append every later `write_field` of the current task to `into`, which the node then adds to its update."""
+    _collected.set(into)
 
 
 def write_field(name: str, value: Any) -> None:
-    """Write a field of the state from user code inside a node, e.g. middleware. Ignored outside `collect_writes`."""
+    """Write a field of the state from user code inside a node, e.g. middleware. Ignored before `collect_writes`."""
     if (collected := _collected.get()) is not None:
         collected.append((name, value))
 

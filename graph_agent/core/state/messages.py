@@ -124,6 +124,8 @@ def newest_in_call_order(messages: list[AnyMessage]) -> list[AnyMessage]:
     results = [message for message in after if isinstance(message, ToolMessage)]
     if caller < 0 or not results:
         return messages
+    if len(after) == 1:
+        return messages
     others = [message for message in after if not isinstance(message, ToolMessage)]
     ordered = [*_in_call_order(messages[caller], results), *others]
     if all(one is other for one, other in zip(ordered, after, strict=True)):

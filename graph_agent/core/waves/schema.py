@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -103,8 +102,7 @@ class _Faults:
         return "\n".join([*self._texts, *([f"… and {self._more} more."] if self._more else [])])
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """The waiting calls of a wave, divided by what happens to them next."""
 
     ready: list[Call]

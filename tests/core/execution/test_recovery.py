@@ -299,8 +299,9 @@ def test_a_plan_is_stored_first_where_a_call_may_write(effects: list[str | None]
         echo.model_copy(update={"name": f"t{i}", "metadata": {"effect": effect} if effect else None})
         for i, effect in enumerate(effects)
     ]
-    graph = create_graph_agent(ScriptedChatModel(["x"]), tools=tools, checkpointer=InMemorySaver())
+    saver = InMemorySaver()
+    graph = create_graph_agent(ScriptedChatModel(["x"]), tools=tools, checkpointer=saver)
 
-    assert (graph._durable({}, {}), graph.copy()._durable({}, {})) == (
+    assert (graph._durable({}, {}, saver), graph.copy()._durable({}, {}, saver)) == (
         (({"durability": durability} if durability else {}),) * 2
     )

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.core.planning.prepared_history import PreparedHistory
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.sanitize import sanitized
+from graph_agent.models.sanitize import is_text_only, sanitized
 
 PROMPTS = Prompts(None)
 
@@ -71,4 +71,4 @@ def test_content_blocks_are_detected(content: Any, is_text: bool) -> None:
     prepared = PreparedHistory()
     prepared.of(conversation("a"), PROMPTS)
 
-    assert prepared.of([*conversation("a"), HumanMessage(content)], PROMPTS).is_text is is_text
+    assert is_text_only(prepared.of([*conversation("a"), HumanMessage(content)], PROMPTS)) is is_text
