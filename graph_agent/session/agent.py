@@ -6,7 +6,7 @@ A delegate is another agent that receives tasks. A hook is user code between a m
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -282,6 +282,7 @@ def create_graph_agent(
         kind = type(model).__name__
         logger.warning("%s replaces the %s that the program passes; unset it to use that one.", MOCK_VARIABLE, kind)
     # A list that was spread, as in [*mcp_tools, own], is found by its tools.
+    tools = [*tools] if isinstance(tools, Iterator) else tools
     given = tools if isinstance(tools, Iterable) else ()  # `build_graph` refuses, or takes apart, anything else
     lists = {id(each): each for each in [tools, *(getattr(tool, "source", None) for tool in given)] if each is not None}
     # A server that answers later leaves `failed`; one that has been opened never joins it.

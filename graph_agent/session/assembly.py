@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ def assemble(
     memory: AgentMemory | None = None,
 ) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; arguments, errors and result are those of `build_graph`."""
-    tools, provided = split_provider_tools(tools)
+    # An iterator would be empty for the second of its readers.
+    tools, provided = split_provider_tools([*tools] if isinstance(tools, Iterator) else tools)
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
     config, plan_schema = checked_config(config, cache), checked_plan_schema(plan_schema)

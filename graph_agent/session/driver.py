@@ -26,7 +26,8 @@ from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 from graph_agent.base._compat import INTERRUPT, STRICT_RESUME
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base._internal.polling import POLL_S
-from graph_agent.base.errors import InputError, SessionBusyError
+from graph_agent.base._internal.text import brief_repr
+from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.base.settings.config import checked_context, effective_config
@@ -149,6 +150,7 @@ class RunDriver:
         self._stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
         self._approval = approval
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
+        self._in_foreground = in_foreground
         if in_foreground:
             self._configurable = with_handle(self._configurable, in_foreground=True)
 
@@ -279,6 +281,7 @@ class RunDriver:
             InputConflictError: The id belongs to a different input.
             SessionBusyError: Another input of the session is running.
             RunFailedError: The input failed, and `on_failure="raise"` is set.
+            ConfigError: A run in the foreground waits for a person, so that nothing could resume it.
         """
         # Imported here: a program that only starts needs neither.
         from graph_agent.session.results import Done, Token
@@ -310,6 +313,11 @@ class RunDriver:
             if asked and (answers := await self._automatic_answers(asked, run, options)):
                 given, note = await self.answer(answers, None, None), None
                 continue
+            if asked and self._in_foreground:
+                raise ConfigError(
+                    f"A tool asks a person by interrupt({brief_repr(asked[0].value)}), and without a session the run "
+                    'could not be resumed. Give the agent a checkpointer, and run it in agent.session("s1").'
+                )
             yield Done(result)
             if run.aborted or not self._stores or (note := await self.next_after(run, options.control)) is None:
                 return

@@ -81,7 +81,7 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
         Raises:
             InputError: When the agent has a checkpointer, the input is empty, or `state` does not fit the agent's own
                 fields.
-            ConfigError: When a call needs approval and there is no `on_approval`.
+            ConfigError: When a call needs approval and there is no `on_approval`, or a tool asks by `interrupt()`.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         from graph_agent.session.driver import RunOptions
@@ -125,7 +125,8 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
         Raises:
             InputError: When the agent has a checkpointer, the input is empty, or `state` does not fit the agent's own
                 fields.
-            ConfigError: When a call needs approval and there is no `on_approval`; raised by a part.
+            ConfigError: When a call needs approval and there is no `on_approval`, or a tool asks by `interrupt()`; in
+                place of `Done`.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         from graph_agent.base._internal.closing_stream import ClosingStream, ConsumerTracker

@@ -16,7 +16,7 @@ from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, build_graph, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.session.results import Done
 from tests.support.agents import echo
@@ -199,6 +199,18 @@ async def test_an_answer_at_a_limit_is_not_requested_again_once_the_provider_may
 
     assert isinstance(done := parts[-1], Done)
     assert (len(model.requests), done.result.error_kind) == (2, "transient")
+
+
+async def test_an_iterator_of_tools_is_read_once_for_all_readers() -> None:
+    model = ScriptedChatModel(["Assam."])
+    mixed: Any = (each for each in (SEARCH, echo))
+    agent = create_graph_agent(model, mixed, config=LoopConfig(tool_calling="native"))
+    built = build_graph(model, (each for each in [SEARCH]))  # type: ignore[arg-type]  # as untyped programs do
+
+    await agent.run("tea?")
+
+    offered = [each if "type" in each and each["type"] != "function" else "echo" for each in model.requests[0].tools]
+    assert (sorted(map(str, offered)), built.deps.client.has_provider_tools) == (sorted(["echo", str(SEARCH)]), True)
 
 
 async def test_a_tool_that_is_given_twice_is_offered_once() -> None:

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config, get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from graph_agent import (
@@ -168,6 +169,25 @@ async def test_a_callback_decides_on_the_calls_of_a_run() -> None:
 async def test_a_call_that_waits_for_approval_without_a_callback_is_an_error() -> None:
     with pytest.raises(ConfigError, match="needs a person's approval, and there is no checkpointer"):
         await with_approvals().run("go")
+
+
+@pytest.mark.parametrize("on_approval", [None, lambda call: True], ids=["alone", "with a callback"])
+async def test_a_tool_that_asks_a_person_is_an_error_of_a_run_and_a_question_of_a_session(on_approval: Any) -> None:
+    def confirm(text: str) -> str:
+        """Ask a person."""
+        return str(interrupt(text))
+
+    replies = [asks(("1", "confirm", {"text": "Sure?"})), "done"]
+    asking = create_graph_agent(ScriptedChatModel(replies, cycle=True), [confirm])
+    words = "by interrupt\\('Sure\\?'\\), and without a session the run could not be resumed"
+    with pytest.raises(ConfigError, match=words):
+        await asking.run("go", on_approval=on_approval)
+    with pytest.raises(ConfigError, match=words):
+        async for _ in create_graph_agent(ScriptedChatModel(replies), [confirm]).run_stream("go"):
+            pass
+    kept = create_graph_agent(ScriptedChatModel(replies), [confirm], checkpointer=InMemorySaver())
+
+    assert (await kept.session("s1").run("go")).waiting == "answer"
 
 
 async def test_a_blocking_run_is_refused_in_an_event_loop() -> None:

@@ -7,6 +7,7 @@ tombstone, an item without content in another namespace, so that events that nam
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,9 +129,9 @@ class Memory:
             return await self._find(namespace, search, limit, offset)
         if search:
             return await self._store.asearch(namespace, query=search, limit=limit, offset=offset)
-        # A Store returns items in no order that both databases share.
+        # A Store returns items in no order that both databases share, and SQLite's times are whole seconds.
         items = await self._store.asearch(namespace, limit=_MOST_FACTS)
-        items.sort(key=lambda item: (item.updated_at, item.key), reverse=True)
+        items.sort(key=lambda item: (item.updated_at, item.value.get("at", 0), item.key), reverse=True)
         return items[offset : offset + limit]
 
     async def item(self, caller: str, id_: str) -> Item | None:
@@ -184,7 +185,7 @@ class Memory:
             raise InputError(f"A fact has 1 to {MAX_CHARS:,} characters; this one has {len(text):,}. Write it shorter.")
         id_ = clean(id_ or str(uuid.uuid4()))  # PostgreSQL refuses NUL
         await self._refuse_forgotten(caller, id_)
-        await self._store.aput(namespace_of(caller), id_, {"content": text})
+        await self._store.aput(namespace_of(caller), id_, {"content": text, "at": time.time_ns()})
         try:
             # A concurrent `forget` stores its tombstone before it deletes: either this finds it, or that deletes this.
             await self._refuse_forgotten(caller, id_)

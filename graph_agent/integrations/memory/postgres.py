@@ -26,14 +26,15 @@ with needs_extra("A database in PostgreSQL", "postgres"):
 logger = get_logger("graph_agent.memory")
 
 _HAS_VECTORS = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+# Without its punctuation: PostgreSQL's parser takes an address or a path as one word, which no word of it finds.
+_WORDS = "to_tsvector('english', translate(value ->> 'content', './:@?&=#+~_-', '            '))"
 _TEXT_INDEX = f"""
-CREATE INDEX IF NOT EXISTS memory_text ON store USING gin (to_tsvector('english', value ->> 'content'))
-WHERE prefix LIKE '{ROOT}.%'
+CREATE INDEX IF NOT EXISTS memory_words ON store USING gin ({_WORDS}) WHERE prefix LIKE '{ROOT}.%'
 """
 _SEARCH = f"""
 SELECT key FROM store, websearch_to_tsquery('english', %s) AS query
-WHERE prefix = %s AND prefix LIKE '{ROOT}.%%' AND to_tsvector('english', value ->> 'content') @@ query
-ORDER BY ts_rank(to_tsvector('english', value ->> 'content'), query) DESC, updated_at DESC LIMIT %s OFFSET %s
+WHERE prefix = %s AND prefix LIKE '{ROOT}.%%' AND {_WORDS} @@ query
+ORDER BY ts_rank({_WORDS}, query) DESC, updated_at DESC LIMIT %s OFFSET %s
 """
 
 

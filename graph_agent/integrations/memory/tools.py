@@ -53,7 +53,10 @@ class CallerFacts:
         `limit` is the maximum number, from 1 to 100, and `offset` the number of facts to skip; values outside are
         adjusted.
         """
-        return await self._memory.found(self._caller, query, limit=max(1, min(limit, 100)), offset=max(0, offset))
+        found = await self._memory.found(self._caller, query, limit=max(1, min(limit, 100)), offset=max(0, offset))
+        for item in found:
+            item.value = {"content": item.value.get("content", "")}  # without what only the memory reads
+        return found
 
     async def aget(self, key: str) -> Item | None:
         """Return the fact `key` of the caller; None if there is none."""

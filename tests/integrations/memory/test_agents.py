@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +26,7 @@ from graph_agent import (
 from graph_agent.errors import ConfigError
 from graph_agent.memory import Memory, open_memory
 from tests.support.cli import run_cli
+from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 
 ALICE, BOB = {"caller": "alice"}, {"caller": "bob"}
 AGENT = """
@@ -263,6 +266,22 @@ def test_a_session_with_a_memory_is_replayed(tmp_path: Path) -> None:
     replayed = run_cli(tmp_path, "replay", "s1", OPENAI_API_KEY="sk-none")
 
     assert (replayed.returncode, "Equal" in replayed.stdout) == (0, True), replayed.stdout + replayed.stderr
+
+
+def test_an_exported_test_of_an_agent_with_a_memory_passes(tmp_path: Path) -> None:
+    agent = {"name": "butler", "model": "openai:gpt-4o-mini", "memory": {"extract": True}, "db": "sqlite:///b.db"}
+    (tmp_path / "agent.yaml").write_text(json.dumps(agent))
+    call = json.dumps({"tool_calls": [{"name": "manage_memory", "arguments": {"content": "Eats no meat."}}]})
+    none = '{"facts": []}'
+    run_cli(tmp_path, "run", "--session", "s1", "I eat no meat.", script=[call, "Kept.", none])
+    run_cli(tmp_path, "run", "--session", "s1", "What do I eat?", script=["No meat.", none])
+    run_cli(tmp_path, "sessions", "export", "s1", "--test", "--out", "test_s1.py")
+
+    command = [warm_python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "test_s1.py"]
+    environment = {**os.environ, **ONLY_OUR_PLUGIN}
+    tested = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout
 
 
 @pytest.mark.parametrize("context", [None, BOB], ids=["without a caller", "by a colleague"])

@@ -59,6 +59,28 @@ async def test_facts_that_fit_are_recalled_first_and_then_the_newest(url: str, e
 
 
 @every_database
+async def test_facts_of_the_same_moment_are_listed_newest_first(url: str) -> None:
+    written = [f"Fact {number}." for number in range(12)]
+    async with open_memory(url) as memory:
+        for fact in written:
+            await memory.keep("alice", fact)
+        listed = await memory.facts("alice")
+
+    assert texts(listed) == written[::-1]
+
+
+@every_database
+@pytest.mark.parametrize("word", ["docs", "example", "install", "guide", "ada", "v2"])
+async def test_a_fact_with_an_address_is_found_by_a_word_of_it(url: str, word: str) -> None:
+    fact = "Reads https://docs.example.com/guide-v2/install?for=ada#start daily."
+    async with open_memory(url) as memory:
+        await memory.keep("alice", fact)
+        found = await memory.facts("alice", word)
+
+    assert texts(found) == [fact]
+
+
+@every_database
 @every_search
 async def test_an_edited_fact_is_found_by_its_new_words_only(url: str, embedding: Any) -> None:
     async with open_memory(url, embedding=embedding) as memory:
