@@ -9,7 +9,8 @@ const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
 function labelOf(bar) {
   const ms = duration(bar.to - bar.from);
   if (!bar.call) return `${nameOf(bar)}, step ${bar.step.number}, ${ms}${bar.model?.tokens ? `, ${counted(bar.model.tokens, "token")}` : ""}`;
-  return `${bar.call.name}, ${wordOf(bar.call.state)}, ${ms || "no duration"}, step ${bar.call.step.number}`;
+  const early = bar.call.begun === undefined ? "" : `, began ${duration(bar.call.start - bar.call.begun)} early`;
+  return `${bar.call.name}, ${wordOf(bar.call.state)}, ${ms || "no duration"}${early}, step ${bar.call.step.number}`;
 }
 
 class Bar extends Component {
@@ -17,7 +18,7 @@ class Bar extends Component {
     const old = this.props.bar;
     const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "room", "edge", "before"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
+    return ["x", "y", "width", "early", "room", "edge", "before"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
   }
 
   render({ bar, selected, focusable, pick }) {
@@ -37,6 +38,7 @@ class Bar extends Component {
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
       title=${label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
+      ${bar.early > 0 && html`<span class="early" style=${`width:${bar.early}px`}></span>`}
       <span class="label" hidden=${isCovering} style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
         ${nameOf(bar)} ${fits && html`<small>${text.slice(nameOf(bar).length)}</small>`}</span>
     </button>`;

@@ -160,6 +160,7 @@ const REDUCERS = {
     endWait(call, time);
     if (event.duration_s !== undefined) call.start = time - event.duration_s * 1000;
     call.start ??= time;
+    if (event.early_s) call.begun = call.start - event.early_s * 1000;
     Object.assign(call, { end: time, state: event.status, result: event });
     if (event.history) call.nested = reduceAll(newLog(), event.history);
     call.step.end = Math.max(call.step.end, time);

@@ -56,7 +56,7 @@ function rowsOf(calls, end, depth, extent) {
   const bars = [];
   const taken = [];
   for (const call of calls) {
-    const from = call.start ?? call.waits[0]?.from ?? call.step.planned;
+    const from = call.begun ?? call.start ?? call.waits[0]?.from ?? call.step.planned;
     const to = call.end ?? (call.state === "planned" ? from : end);
     const bar = { call, kind: call.kind, from, to, row: 0, depth };
     const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1, extent) : [];
@@ -144,7 +144,8 @@ export function layout(input, viewport, zoom, now) {
       const left = at(bar.from);
       const y = HEAD + (bar.row + 1) * LANE;
       const [edge] = extentOf(bar, at, x + width);
-      const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), column, edge });
+      const early = bar.call?.begun === undefined ? 0 : at(bar.call.start) - left;
+      const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), early, column, edge });
       bars.push(box);
       rows = Math.max(rows, bar.row + 2);
       if (bar.call && !bar.depth) places.set(bar.call, box);
