@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -15,27 +15,18 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.base._compat.detached import detached
 from graph_agent.base.calls import current_call
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.base.types import Call
+from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.overlap.rules import Proposal, reason_to_wait
 from graph_agent.core.overlap.speculation import Speculation
-from graph_agent.core.overlap.streamed_calls import StreamedCalls
 from graph_agent.core.runs.run import Run
+from graph_agent.core.state.call_events import output_value
 from graph_agent.core.state.plan_parts import SpeculationSource
-from graph_agent.core.tools.invoke import ReturnValue, recorded_return_value
+from graph_agent.core.tools.invoke import ReturnValue, read_output, recorded_return_value
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.chunk_listener import chunk_listener
 
-
-class HasCalls(Protocol):
-    """A plan."""
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """Its calls."""
-        ...
-
-
-P = TypeVar("P", bound=HasCalls)
+NO_VALUE: Any = object()
+"""Stands for the result of an early call that has not ended, or that no other call can use."""
 
 
 def early_calls_of(run: Run) -> EarlyCalls:
@@ -54,6 +45,10 @@ class EarlyCalls:
         self._session_id = session_id
         self._held: dict[str, list[EarlyCall]] = {}
         """Tool and arguments → the early calls of them."""
+        self._after_writes: set[str] = set()
+        """Plan ids of the calls of the newest plan that run after one that may write."""
+        self.on_next_plan: Callable[[], Callable[[], None] | None] = lambda: None
+        """Weak reference to a function that is called before the next plan is asked for."""
         self._slots: asyncio.Semaphore | None = None
 
     def start(
@@ -85,81 +80,71 @@ class EarlyCalls:
             return None
         self._slots = self._slots or asyncio.Semaphore(settings.max_parallel_calls)
         early = EarlyCall(call, toolbox, config, self._slots, self._session_id, speculation, source)
-        self._held.setdefault(_key(call), []).append(early)
+        self._held.setdefault(early.key, []).append(early)
         return early
 
-    async def during(
-        self,
-        request: Awaitable[P],
-        toolbox: Toolbox,
-        config: RunnableConfig,
-        settings: LoopConfig,
-        speculation: Speculation,
-        *,
-        withheld: Container[str],
-        is_structured: bool,
-    ) -> P:
-        """Await a planning request, and start the calls of its reply that only read as soon as each is complete.
+    def begin_plan(self) -> None:
+        """Drop what earlier plans have not used, before the next plan is asked for.
 
-        Early calls that the plan does not have are dropped; after a failure of the request, all are.
-
-        Args:
-            request: The request, with its repairs; returns the plan.
-            toolbox: The agent's tools.
-            config: The config of the task that plans.
-            settings: The configuration of the run.
-            speculation: Counts the early calls.
-            withheld: Names of tools that may not run now.
-            is_structured: Whether the reply is a structured plan.
-
-        Raises:
-            BaseException: What the request raises.
+        A call that has run since may have changed what they read.
         """
-        started, streamed = 0, Counter[str]()
-
-        def start(call: Call) -> None:
-            nonlocal started
-            streamed[_key(call)] += 1
-            # An equal call may have begun for another reason.
-            is_new = streamed[_key(call)] > self.count(call)
-            if is_new and started < settings.max_calls_per_wave:
-                early = self.start(call, toolbox, config, settings, speculation, source="streamed", withheld=withheld)
-                started += early is not None
-
-        token = chunk_listener.set(StreamedCalls(start, is_structured=is_structured))
-        try:
-            plan = await request
-        except BaseException:
-            self.keep(())
-            raise
-        finally:
-            chunk_listener.reset(token)
-        self.keep(plan.calls)
-        return plan
+        if (on_next_plan := self.on_next_plan()) is not None:
+            on_next_plan()
+        self._drop(lambda early: early.source != "predicted")
 
     def take(self, call: Call) -> EarlyCall | None:
         """Return an early call of the same tool and arguments, for one call only; None if there is none."""
-        held = self._held.get(_key(call), ())
+        held = () if plan_id_of(call) in self._after_writes else self._held.get(equality_key(call), ())
         while held:
             # The budget may have cancelled it.
             if (early := held.pop(0)).take(call["id"]):
                 return early
         return None
 
-    def count(self, call: Call) -> int:
-        """Return the number of early calls of the same tool and arguments."""
-        return len(self._held.get(_key(call), ()))
+    def equal_to(self, call: Call) -> Sequence[EarlyCall]:
+        """Return the early calls of the same tool and arguments, in the order of their begin."""
+        return self._held.get(equality_key(call), ())
 
-    def keep(self, calls: Sequence[Call]) -> None:
-        """Drop the early calls that a plan does not have. The arguments of a call with needs are not known yet, so the
-        early calls of its tool stay."""
-        wanted, unknown = Counter(map(_key, calls)), {call["name"] for call in calls if call.get("needs")}
+    def keep(self, calls: Sequence[Call], writes: Callable[[str], bool]) -> None:
+        """Drop the early calls that a plan does not have.
+
+        The arguments of a call with needs are not known yet, so the early calls of its tool stay. A call that runs
+        after one that may write takes no early result.
+
+        Args:
+            calls: The calls of the plan, each after those it needs.
+            writes: Whether the tool of a name may write.
+        """
+        depths: dict[str, int] = {}
+        for call in calls:
+            needed = [depths[need] for need in call.get("needs", ()) if need in depths]
+            depths[plan_id_of(call)] = 1 + max(needed, default=-1)
+        first_write = min((depths[plan_id_of(call)] for call in calls if writes(call["name"])), default=len(calls))
+        self._after_writes = {id_ for id_, depth in depths.items() if depth > first_write}
+        open_ = [call for call in calls if plan_id_of(call) not in self._after_writes]
+        wanted = Counter(equality_key(call) for call in open_)
+        unknown = {call["name"] for call in open_ if call.get("needs")}
+        seen = Counter[str]()
+
+        def is_unwanted(early: EarlyCall) -> bool:
+            seen[early.key] += 1
+            return early.name not in unknown and seen[early.key] > wanted[early.key]
+
+        self._drop(is_unwanted)
+
+    def drop(self) -> None:
+        """Drop all early calls."""
+        self._drop(lambda _: True)
+
+    def _drop(self, is_unwanted: Callable[[EarlyCall], bool]) -> None:
+        left: dict[str, list[EarlyCall]] = {}
         for key, held in self._held.items():
-            if held and held[0].name not in unknown:
-                for early in held[wanted[key] :]:
+            for early in held:
+                if is_unwanted(early):
                     early.drop()
-                del held[wanted[key] :]
-        self._held = {key: held for key, held in self._held.items() if held}
+                else:
+                    left.setdefault(key, []).append(early)
+        self._held = left
 
 
 class EarlyCall:
@@ -183,6 +168,8 @@ class EarlyCall:
     ) -> None:
         self.source: SpeculationSource = source
         self.name = call["name"]
+        self.key = equality_key(call)
+        self._call = call
         self._id = self._taken_by = call["id"]
         self._speculation = speculation
         self._written: list[Any] = []
@@ -224,6 +211,13 @@ class EarlyCall:
         self._taken_by = id_
         return self._speculation.take(self)
 
+    def value(self) -> Any:
+        """Return the value of the result, as references insert it; `NO_VALUE` if there is none."""
+        if not self.task.done() or self.task.cancelled() or self.task.exception() is not None:
+            return NO_VALUE
+        output = read_output(self.task.result(), self._call, self._given)
+        return output_value(output) if output.status == "success" else NO_VALUE
+
     def drop(self) -> None:
         """Cancel the call, and count it as of no use."""
         if self._speculation.take(self):
@@ -260,6 +254,7 @@ class EarlyCall:
     """Seconds that the call had run when the plan's call took it; None if it was of no use."""
 
 
-def _key(call: Call) -> str:
+def equality_key(call: Call) -> str:
+    """Return a text that is equal for calls of the same tool and arguments, under any ids."""
     # Not by `canonical_arguments`, which ignores differences that a tool may see, such as white space around a text.
     return f"{call['name']} {json.dumps(call['arguments'], sort_keys=True, default=repr)}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from typing import Protocol
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
@@ -14,21 +13,38 @@ from graph_agent.core.overlap.streamed_objects import StreamedObjects
 from graph_agent.models.message_gate import message_text
 
 
+class CallReceiver(Protocol):
+    """Receives the complete calls of a reply, with the arguments of the model."""
+
+    def begin(self) -> None:
+        """Begin a new reply."""
+        ...
+
+    def receive(self, call: Call) -> None:
+        """Receive a native call."""
+        ...
+
+    def receive_planned(self, call: Call) -> None:
+        """Receive a call of a structured plan, with `needs` as declared."""
+        ...
+
+
 class StreamedCalls:
     """Reads native calls and structured plans; implements `ChunkListener`.
 
     Args:
-        on_call: Receives each complete call that needs no other one, with the arguments of the model.
+        receiver: Receives each complete call.
         is_structured: Whether the reply is a structured plan, in its text or as a call of `PLAN_TOOL`.
     """
 
-    def __init__(self, on_call: Callable[[Call], None], *, is_structured: bool) -> None:
-        self._on_call = on_call
+    def __init__(self, receiver: CallReceiver, *, is_structured: bool) -> None:
+        self._receiver = receiver
         self._is_structured = is_structured
         self.begin()
 
     def begin(self) -> None:
         """Begin a new reply."""
+        self._receiver.begin()
         self._text = StreamedObjects("tools")
         self._calls: dict[int, _StreamedCall] = {}
         """Index of a native call → what has arrived of it."""
@@ -50,15 +66,16 @@ class StreamedCalls:
                 self._read_plan(call.plan, piece.get("args") or "")
                 continue
             for arguments in call.arguments.feed(piece.get("args") or ""):
-                self._on_call(checked_call(call.id, call.name, arguments))
+                self._receiver.receive(checked_call(call.id, call.name, arguments))
 
     def _read_plan(self, reader: StreamedObjects, text: str) -> None:
         """Read the next piece of a structured plan."""
         for planned in reader.feed(text):
-            arguments = planned.get("args", {})
-            waits = planned.get("needs") or "${" in json.dumps(arguments)
-            if isinstance(planned.get("tool"), str) and isinstance(arguments, dict) and not waits:
-                self._on_call(checked_call(str(planned.get("id", "")), planned["tool"], arguments))
+            id_, tool, arguments, needs = (planned.get(name) for name in ("id", "tool", "args", "needs"))
+            arguments = {} if arguments is None else arguments
+            if isinstance(id_, str) and isinstance(tool, str) and isinstance(arguments, dict):
+                call = checked_call(id_, tool, arguments)
+                self._receiver.receive_planned({**call, "needs": needs} if isinstance(needs, list) else call)
 
 
 class _StreamedCall:

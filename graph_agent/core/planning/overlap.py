@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from functools import cache, partial
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -17,9 +18,10 @@ from langgraph.config import get_config, get_store
 from graph_agent.base._compat import read_state
 from graph_agent.base.input_messages import is_user_input
 from graph_agent.base.types import Call
-from graph_agent.core.overlap.early_calls import early_calls_of
+from graph_agent.core.overlap.early_calls import EarlyCall, early_calls_of
 from graph_agent.core.overlap.learned_calls import LearnedCalls
 from graph_agent.core.overlap.speculation import speculation_of
+from graph_agent.core.overlap.streamed_dispatch import StreamedDispatch
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_choice import call_key
 from graph_agent.core.planning.reply import Planned
@@ -59,9 +61,13 @@ class PlanningOverlap:
         reason."""
         key = (source, call_key(call))
         self._begun[key] += 1
-        if self._begun[key] <= self._calls.count(call):
+        if self._begun[key] <= len(self._calls.equal_to(call)):
             return
-        self._calls.start(
+        self._start(call, source)
+
+    def _start(self, call: Call, source: SpeculationSource) -> EarlyCall | None:
+        """Begin a call; None if it must wait for the plan, or the budget has no room."""
+        return self._calls.start(
             call,
             self._request.deps.toolbox,
             self._config,
@@ -78,6 +84,7 @@ class PlanningOverlap:
             BaseException: What `sent` raises.
         """
         request = self._request
+        self._calls.begin_plan()
         if not request.settings.predict:
             return await self._planned(sent)
         learned = _learned_calls_of(request, self._config)
@@ -90,28 +97,27 @@ class PlanningOverlap:
         proposing.result()
         if not planned.calls:
             await learned.end(request.loop["step"])
-        self._calls.keep(planned.calls)
+        self._calls.keep(planned.calls, request.deps.toolbox.writes)
         return planned
 
     async def _planned(self, sent: Awaitable[Planned]) -> Planned:
         """Await the plan; if one reply streams, its calls begin as soon as each is complete."""
-        request = self._request
+        request, toolbox = self._request, self._request.deps.toolbox
         if self.streams and request.settings.candidates == 1:
-            return await self._calls.during(
-                sent,
-                request.deps.toolbox,
-                self._config,
-                request.settings,
-                self._speculation,
-                withheld=request.loop.get("withheld", ()),
-                is_structured=request.mode == "wave",
+            dispatch = StreamedDispatch(
+                self._calls,
+                partial(self._start, source="streamed"),
+                toolbox.writes,
+                cache(request.earlier.results),
+                request.settings.max_calls_per_wave,
             )
+            sent = dispatch.during(sent, is_structured=request.mode == "wave")
         try:
             planned = await sent
         except BaseException:
-            self._calls.keep(())
+            self._calls.drop()
             raise
-        self._calls.keep(planned.calls)
+        self._calls.keep(planned.calls, toolbox.writes)
         return planned
 
     async def _begin_likely(self, learned: LearnedCalls) -> None:

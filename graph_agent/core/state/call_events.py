@@ -423,6 +423,11 @@ def result_value(content: Any) -> Any:
     return _value({"content": content})
 
 
+def output_value(output: CallResult) -> Any:
+    """Return the value that a reference to the result of a call stands for, before its event exists."""
+    return _value({"content": output.content, **output.stored})
+
+
 def _value(entry: StoredEvent) -> Any:
     """Return the value of a result event, in the form that references insert: content blocks are reduced to their
     text."""
