@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -190,41 +188,3 @@ async def test_an_abort_during_the_plan_ends_the_calls_that_have_begun() -> None
     result = await session.run("Look it up.")
 
     assert (result.stop_reason, ended.is_set(), [*result.results]) == ("aborted", True, [])
-
-
-NAMES = ["look", "search", "save"]
-MEASURED = {"ts", "model_calls", "early", "early_s", "queued_s", "duration_s"}
-"""Fields of events that differ between two equal sessions, or because calls begin early."""
-
-
-@given(waves=st.lists(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from("ab")), max_size=4), max_size=3))
-def test_results_and_history_are_those_of_whole_plans_and_no_writing_call_is_early(
-    waves: list[list[tuple[str, str]]],
-) -> None:
-    script: list[Any] = [
-        {
-            "tool_calls": [
-                {"id": f"{n}-{at}", "name": name, "arguments": {"text": text}} for at, (name, text) in enumerate(wave)
-            ]
-        }
-        for n, wave in enumerate(waves)
-        if wave
-    ]
-
-    async def run(dispatch: Any) -> tuple[Any, ...]:
-        tools = [read("look", found), read("search", found), tool("save", description="Save.")(found)]
-        config = LoopConfig(dispatch=dispatch, max_steps=5)
-        agent = create_graph_agent(
-            ScriptedChatModel([*script, "Done."], streaming=True), tools, config=config, checkpointer=InMemorySaver()
-        )
-        session = agent.session("s1")
-        result = await session.run("Go.")
-        events = [
-            {key: value for key, value in event.items() if key not in MEASURED} for event in await session.events()
-        ]
-        early = {
-            event["name"] for event in await session.events() if event["type"] == "tool_result" and "early_s" in event
-        }
-        return result.answer, result.results, result.usage["model_calls"], sorted(events, key=str), early & {"save"}
-
-    assert asyncio.run(run("streamed")) == asyncio.run(run("whole"))
