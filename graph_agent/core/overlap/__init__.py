@@ -1,10 +1,10 @@
 """Starts calls that only read before a plan of the model asks for them: those of a plan that is still streamed, those
 that all candidates for a plan agree on, and those that followed in earlier inputs.
 
-With `dispatch="streamed"`, a planning reply is read while it streams. A call whose JSON is complete, that needs no
-other call, and whose tool only reads runs at once; its result waits in memory. When the whole plan has passed all
-checks, a call with the same tool and arguments takes that result instead of running; all other results are dropped and
-counted. The history and the results are those of a session without it.
+With `dispatch="streamed"`, a planning reply is read while it streams. A call whose JSON is complete, whose needs are
+met by early results, and whose tool only reads runs at once; its result waits in memory. When the whole plan has passed
+all checks, a call with the same tool and arguments takes that result instead of running; all other results are dropped
+and counted. The history and the results are those of a session without it.
 
 With `predict="table"`, calls that followed in earlier inputs run in the same way while the plan is asked for.
 
@@ -19,7 +19,8 @@ Parts of this room:
 
 Parts in other files:
 
-- `core/planning/overlap.py`: what begins while a plan is asked for; `core/planning/ask.py`: `_send`, which asks
+- `core/planning/overlap.py`: what begins while a plan is asked for; `core/planning/streamed_dispatch.py`: the calls of
+  the reply, and which of them wait for results of others; `core/planning/ask.py`: `_send`, which asks
 - `core/execution/run_call.py`: `run_tool`, which takes an early result
 - `core/planning/answer.py`: `update`, which ends the speculation of the input; `Run.release` does so, too
 - `models/chunk_listener.py`: how the chunks of a reply arrive here

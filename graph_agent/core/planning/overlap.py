@@ -21,10 +21,10 @@ from graph_agent.base.types import Call
 from graph_agent.core.overlap.early_calls import EarlyCall, early_calls_of
 from graph_agent.core.overlap.learned_calls import LearnedCalls
 from graph_agent.core.overlap.speculation import speculation_of
-from graph_agent.core.overlap.streamed_dispatch import StreamedDispatch
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_choice import call_key
 from graph_agent.core.planning.reply import Planned
+from graph_agent.core.planning.streamed_dispatch import StreamedDispatch
 from graph_agent.core.runs.run import run_of
 from graph_agent.core.state.call_events import since_plan
 from graph_agent.core.state.events import StoredEvent

@@ -30,9 +30,8 @@ async def cities(text: str) -> dict[str, Any]:
 
 
 async def test_a_call_begins_with_the_early_result_that_it_refers_to_while_the_plan_is_streamed() -> None:
-    model = SlowModel(
-        [plan(use("a", "cities", "x"), use("b", "look", "in ${a.cities[1]}")), DONE, "Done."], streaming=True
-    )
+    made = plan(use("a", "cities", "x"), use("b", "look", "in ${a.cities[1]}"))
+    model = SlowModel(responses=[made, DONE, "Done."], streaming=True)
 
     async def work(text: str) -> str:
         model.may_end.set()
