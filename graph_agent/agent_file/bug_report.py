@@ -50,7 +50,11 @@ _ERRORS = ("error", "warning", "limit")
 async def bug_report(
     config: str, db: str | None, results: Iterable[CheckResult], environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return the content of a bug report as plain JSON.
+    """Return the content of a bug report as plain JSON, without secrets; never raises for an invalid agent file.
+
+    The keys are `report` (1), `written`, `versions`, `checks`, `agent_file`, `model_rules`, `last_errors` and
+    `environment`, the names of variables that are set. For a file that cannot be read, `agent_file` is `{"error": …}`,
+    and the models and the sessions are left out.
 
     Args:
         config: Path of the agent file, which may be missing or invalid.
@@ -72,6 +76,7 @@ async def bug_report(
         found["agent_file"] = _settings(spec)
         found["model_rules"] = await asyncio.to_thread(_rules, spec)
         found["last_errors"] = await _last_errors(db or spec.db)
+    # The names alone, since a value may be a secret under any name.
     found["environment"] = sorted(name for name in environment if _VARIABLES.search(name))
     given = spec.model_dump(mode="json") if spec is not None else await asyncio.to_thread(_raw, config)
     secrets = dict(_values(environment, given, db))
@@ -83,7 +88,7 @@ async def bug_report(
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of this package, Python, SQLite, the operating system and the packages of the field."""
+    """Return name → version of this package, Python, SQLite, the operating system and the packages in `_FAMILIES`."""
     names = {each.metadata["Name"].lower(): each.version for each in metadata.distributions() if each.metadata["Name"]}
     others = {name: version for name, version in sorted(names.items()) if name.startswith(_FAMILIES)}
     return {
@@ -96,7 +101,11 @@ def _versions() -> dict[str, str]:
 
 
 def _settings(spec: AgentSpec) -> dict[str, Any]:
-    """Return the keys of an agent file that are set, without texts and settings that may hold secrets."""
+    """Return the keys of an agent file that are set, without the description, the prompt, and entries that may hold
+    secrets.
+
+    The database's URL has no password, and `system_prompt_chars` is the length of the prompt.
+    """
     given = spec.model_dump(mode="json", exclude_defaults=True, exclude={"path", "description", "db"})
     kept: dict[str, Any] = _allowed(given)
     return {**kept, "db": without_password(spec.db), "system_prompt_chars": len(str(spec.system_prompt or ""))}
@@ -110,8 +119,11 @@ def _allowed(value: Any) -> Any:
 
 
 def _rules(spec: AgentSpec) -> dict[str, Any]:
-    """Return name of a model → the fields of its endpoint's rules that differ from the usual form, or why it is not
+    """Return name of a model → the rules of its endpoint that differ from the usual form; `{"error": …}` if it is not
     built.
+
+    The rules describe what the endpoint accepts in a request. The models are those of `model` and
+    `config.fallback_models`.
     """
     from graph_agent.agent_file.factory import model_candidates
     from graph_agent.base.settings.config import LoopConfig
@@ -137,8 +149,11 @@ def _rules(spec: AgentSpec) -> dict[str, Any]:
 
 
 async def _last_errors(address: str) -> Any:
-    """Return the newest errors, warnings and limits of the newest sessions, newest session first; without the
-    conversations. Of a database that cannot be read, why.
+    """Return the newest errors, warnings and limits of the newest sessions, newest session first, without the
+    conversations.
+
+    At most `_MOST_ERRORS` of at most `_MOST_SESSIONS` sessions are returned; none for a database in memory or a missing
+    file. For a database that cannot be read, it is `{"error": …}`.
     """
     if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
         return []
@@ -156,7 +171,11 @@ async def _last_errors(address: str) -> Any:
 
 
 async def _errors_of(reader: Any, number: int) -> list[dict[str, Any]]:
-    """Return the errors of a session, newest first; `number` stands for its id, which may name a person."""
+    """Return the errors, warnings and limits of a session, newest first; `number` stands for its id, which may name a
+    person.
+
+    For a session that cannot be read, the list has one entry of the type `unreadable`.
+    """
     try:
         tail = await reader.read_tail(pending=True)
     except GraphAgentError as error:
@@ -172,7 +191,10 @@ def _cut(value: Any) -> Any:
 
 
 def _raw(config: str) -> Any:
-    """Return the content of an invalid agent file, whose secrets are in the errors about it: of no YAML, its text."""
+    """Return the content of an agent file that is invalid, so that its secrets can be removed from the errors about it.
+
+    It is the parsed YAML, or the text of a file that is no YAML; an empty dict for a file that cannot be read.
+    """
     try:
         text = Path(config).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -184,9 +206,11 @@ def _raw(config: str) -> Any:
 
 
 def _values(environment: Mapping[str, str], given: Any, db: str | None) -> Iterator[tuple[str, str]]:
-    """Yield each value that must not be in the report, with what stands in its place.
+    """Yield each value that must not be in the report, with what stands in its place: `$NAME` for a variable, else
+    `***`.
 
-    `given` is the content of the agent file, `db` another address of the database.
+    `given` is the content of the agent file, `db` another address of the database. Parts of URLs are yielded on their
+    own.
     """
     for name, value in environment.items():
         yield value, f"${name}"
@@ -196,7 +220,10 @@ def _values(environment: Mapping[str, str], given: Any, db: str | None) -> Itera
 
 
 def _texts(value: Any, *, is_secret: bool) -> Iterator[str]:
-    """Yield the texts of a JSON value that stand under a secret's name, and the secrets in its URLs."""
+    """Yield the texts of a JSON value that stand under a name of a secret, and the secrets in all of its URLs.
+
+    `is_secret` is whether the value itself stands under such a name; all of its texts are then yielded.
+    """
     if isinstance(value, str):
         if is_secret:
             yield value
@@ -227,6 +254,7 @@ def _in_urls(text: str) -> Iterator[str]:
 
 def _without(value: Any, secrets: Mapping[str, str]) -> Any:
     """Return a JSON value in which secrets are replaced, and texts that look like keys are masked."""
+    # The longest first, as one secret may be a part of another.
     known = sorted((each for each in secrets if len(each.strip()) >= _SHORTEST), key=len, reverse=True)
 
     def cleaned(given: Any) -> Any:

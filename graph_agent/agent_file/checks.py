@@ -62,7 +62,8 @@ def check_versions() -> Iterator[CheckResult]:
     """Yield one result `ok` with the versions of Python and the main packages, and one problem for each unmet
     requirement.
 
-    A requirement is met if the package is installed in a permitted version; those of extras are not checked.
+    A requirement is met if the package is installed in a permitted version; those of extras are not checked. The result
+    also names the extras that are installed.
     """
     required = [Requirement(each) for each in metadata.requires(PACKAGE) or ()]
     unfit = []
@@ -222,8 +223,9 @@ async def _server(name: str, spec: AgentSpec) -> CheckResult:
 
 
 async def check_delegates(spec: AgentSpec) -> list[CheckResult]:
-    """Read the agent card of each remote delegate, all at the same time; return a result for each. Local ones are
-    skipped.
+    """Read the agent card of each remote delegate, all at the same time, and return one result for each.
+
+    Delegates in this process are skipped. The list is empty if no delegate is remote.
     """
     return list(await asyncio.gather(*(_remote(each, spec) for each in spec.delegates if each.url is not None)))
 

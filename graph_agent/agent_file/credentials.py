@@ -66,10 +66,11 @@ def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
 def read_credentials(
     sources: Mapping[str, CredentialSource], environment: Mapping[str, str] = os.environ
 ) -> dict[str, SecretStr]:
-    """Return credential name → secret, read from the environment.
+    """Return credential name → secret, read from the environment variables that `sources` names.
 
     Raises `ConfigError`, which names all variables that are missing or empty.
     """
+    # All at once, so that a user does not find them one by one.
     missing = [f"{name} (${source.env})" for name, source in sources.items() if not environment.get(source.env)]
     if missing:
         raise ConfigError(
@@ -95,9 +96,9 @@ def loop_variable_of(field: str) -> str:
 
 
 def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return key of the agent file → value, for the environment variables of `KEY_VARIABLES` that are set.
+    """Return key of the agent file → parsed value, for the environment variables of `KEY_VARIABLES` that are set.
 
-    Raises `ConfigError` if a value is not valid YAML.
+    Variables of white space count as not set. Raises `ConfigError` if a value is not valid YAML.
     """
     return {
         key: parse_yaml(environment[variable], variable)
@@ -107,9 +108,10 @@ def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def loop_fields_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return field of `LoopConfig` → value, for the environment variables that are set.
+    """Return field of `LoopConfig` → parsed value, for the environment variables `GRAPH_AGENT_LOOP_…` that are set.
 
-    Raises `ConfigError` if a variable names no field or its value is invalid.
+    Variables of white space count as not set. Raises `ConfigError` if a variable names no field or its value is
+    invalid.
     """
     fields = {loop_variable_of(name): name for name in (*LoopConfig.model_fields, *LoopConfig.removed_fields)}
     found = {}

@@ -59,6 +59,9 @@ class DelegateSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_text(cls, given: Any) -> Any:
+        """Raise `ValueError` for a delegate given as a text, with the forms in which it can be given; return anything
+        else.
+        """
         if isinstance(given, str):
             raise ValueError(
                 "a delegate is a mapping: {agent: other.yaml} for another agent file, {name: …, graph: "
@@ -68,11 +71,17 @@ class DelegateSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
+        """Raise `ValueError` unless exactly one of `agent`, `graph` and `url` is given, with a name and fields that fit
+        it.
+
+        Only a delegate with `agent` may have no name, and only one with `url` may have settings of a remote agent.
+        """
         if sum(given is not None for given in (self.agent, self.graph, self.url)) != 1:
             raise ValueError(
                 f"delegate {self.name!r}: give its 'agent' (an agent file), its 'graph' (as 'module:factory') or its "
                 "'url'; one of them"
             )
+        # Only what the file gives counts, not the defaults.
         if self.url is None and (remote := sorted(self.model_fields_set & _REMOTE)):
             raise ValueError(f"delegate {self.name!r}: {', '.join(remote)} is for a remote agent, with a 'url'")
         if not self.name and self.agent is None:
@@ -116,10 +125,17 @@ class DelegateSpec(BaseModel):
         return GraphDelegate(self.name, self.description, graph, self.background, self.source)
 
     def _remote(self) -> Delegate:
+        """Return a delegate that sends tasks to a remote agent, which is not contacted yet; the URL's variables are
+        replaced.
+
+        Raises `ConfigError` if a setting is invalid or a variable is not set, and `MissingExtraError` without the extra
+        `server`.
+        """
         with needs_extra(f"delegate {self.name!r}", "server"):
             from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
             from graph_agent.integrations.delegates.a2a_http import A2AAuth
         assert self.url is not None
+        # What the file leaves out has the default of `A2ADelegate`, which is not repeated here.
         given: dict[str, Any] = {
             name: value
             for name in ("timeout_s", "max_response_bytes", "allowed_origins", "source")
@@ -160,5 +176,6 @@ _REMOTE = {"auth", "timeout_s", "max_response_bytes", "allowed_origins"}
 
 
 def _first_fault(error: ValueError) -> str:
+    """Return the text of the first fault in a validation error of pydantic; that of another `ValueError` as it is."""
     faults = getattr(error, "errors", None)
     return str(faults()[0]["msg"]).removeprefix("Value error, ") if faults else str(error)

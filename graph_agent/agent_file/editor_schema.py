@@ -39,15 +39,17 @@ _NONE: Any = object()
 
 
 def _key(description: str, default: Any = _NONE, **schema: Any) -> dict[str, Any]:
-    """Return the schema of a key, with its default if one is given."""
+    """Return the schema of a key: its rules, its default if one is given, and its description."""
     return {**schema, **({} if default is _NONE else {"default": default}), "description": description}
 
 
 def _text(description: str, default: Any = _NONE, **rules: Any) -> dict[str, Any]:
+    """Return the schema of a key whose value is a text, with further rules such as a pattern."""
     return _key(description, default, type="string", **rules)
 
 
 def _flag(description: str, default: Any = False) -> dict[str, Any]:
+    """Return the schema of a key that is true or false."""
     return _key(description, default, type="boolean")
 
 
@@ -106,6 +108,7 @@ def agent_schema() -> dict[str, Any]:
     keys["mcp_servers"]["additionalProperties"] = {"anyOf": [_connection(name) for name in TRANSPORT_KEYS]}
     definitions["OAuthSettings"] = _schema_of(OAuthSettings, definitions)
     keys["tools"]["items"]["anyOf"][0] |= _DOTTED
+    # A name alone is converted before the validation, so that the model's own schema does not have it.
     keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_HOOK}, keys["hooks"]["items"]]}
     definitions["HookSpec"]["properties"]["use"] |= _HOOK
     keys["middleware"]["items"] = {"anyOf": [{"type": "string", **_MIDDLEWARE}, keys["middleware"]["items"]]}
@@ -130,6 +133,7 @@ def schema_text() -> str:
 
 
 def _schema_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of a model, and move the definitions of its parts (`$defs`) to `definitions`."""
     schema = model.model_json_schema(schema_generator=_WithoutFieldTitles)
     definitions |= schema.pop("$defs", {})
     del schema["title"]
@@ -140,6 +144,7 @@ class _WithoutFieldTitles(GenerateJsonSchema):
     """Omits the titles that pydantic derives from field names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return False for every field."""
         return False
 
 
@@ -149,6 +154,10 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
 
 
 def _config(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the key `config`: the fields of `LoopConfig` with their aliases, and no others.
+
+    The definitions of their parts are added to `definitions`. A maximum cost requires prices.
+    """
     schema = _schema_of(LoopConfig, definitions)
     fields = schema["properties"]
     fields["fallback_models"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/ModelEndpoint"}]}
@@ -166,6 +175,8 @@ def _config(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connection(transport: Any) -> dict[str, Any]:
+    """Return the schema of an MCP connection with one transport: the keys of all transports, and those of this one."""
+    # With the aliases, which the loader accepts.
     names = [name for name, of in TRANSPORTS.items() if of == transport]
     common = ServerConfig.model_json_schema(schema_generator=_WithoutFieldTitles)["properties"]
     keys = TRANSPORT_KEYS[transport] - _OBJECTS_ONLY
@@ -183,7 +194,10 @@ def _connection(transport: Any) -> dict[str, Any]:
 
 
 def _in_yaml_terms(schema: Any, key: str = "") -> Any:
-    """Replace Python's None by null in all descriptions, and join the lines of each paragraph."""
+    """Return a JSON schema whose descriptions have null in place of Python's None, and paragraphs of one line each.
+
+    `key` is the key under which the value stands; only texts under `description` are changed.
+    """
     if isinstance(schema, dict):
         return {name: _in_yaml_terms(value, name) for name, value in schema.items()}
     if isinstance(schema, list):

@@ -86,6 +86,10 @@ def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any]
 
 
 def _read_schema(path: Path) -> dict[str, Any]:
+    """Return the JSON schema in a file, and record the file as one that the agent's tools must not change.
+
+    Raises `ConfigError` if the file is missing, cannot be read or parsed, or does not have an object at the top.
+    """
     if not path.is_file():
         raise ConfigError(f"{path} is not there; name a file with a JSON schema, as JSON or YAML.")
     record_file(path, "the response format of this agent")
@@ -223,9 +227,10 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
-    """Open the delegates that are agent files; return index in `delegates` → agent. They have no database of their own.
+    """Open the delegates that are agent files, without databases of their own; return index in `delegates` → agent.
 
-    Raises `ConfigError` if agent files delegate to each other in a circle.
+    `above` has the agent files that lead to this one, it included. Raises `ConfigError` if agent files delegate to each
+    other in a circle.
     """
     opened = {}
     for at, delegate in enumerate(spec.delegates):
@@ -255,6 +260,12 @@ def _build(
     cache: BaseCache[Any] | None,
     memory: Memory | None,
 ) -> GraphAgent:
+    """Import what an agent file names, and build the agent's graph. Blocks, as imports read files.
+
+    `mocked` is a model that replaces those of the file; `agents` is index in `delegates` → open agent. `tools` are
+    those of the MCP servers, in a list that changes in place; those of the file are appended to it. Raises
+    `ConfigError` if a part cannot be built; the text begins with the file and the key.
+    """
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
         tools.extend(_each("tools", spec.tools, lambda given: _tool(given, spec.folder)))
@@ -317,11 +328,12 @@ def model_candidates(
 
 
 def _tool(given: str | dict[str, Any], folder: Path) -> BaseTool | dict[str, Any]:
-    """Return a tool by its dotted name, and one that the provider runs unchanged."""
+    """Return the tool with a dotted name; a mapping, which is a tool that the provider runs, is returned unchanged."""
     return load_tool(given, folder) if isinstance(given, str) else given
 
 
 def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
+    """Build each item of a list; a `ConfigError` gets the key `field` and the index of the item before its text."""
     built = []
     for at, one in enumerate(given):
         with located(f"{field}.{at}"):
@@ -330,6 +342,7 @@ def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any
 
 
 def _workspace(given: WorkspaceSpec, folder: Path) -> list[BaseTool]:
+    """Return the tools of a workspace, whose folder is relative to that of the agent file."""
     from graph_agent.integrations.workspace.tools import workspace_tools
 
     options = {name: getattr(given, name) for name in type(given).model_fields if name != "folder"}
@@ -337,6 +350,10 @@ def _workspace(given: WorkspaceSpec, folder: Path) -> list[BaseTool]:
 
 
 def _config(spec: AgentSpec) -> LoopConfig:
+    """Return the `LoopConfig` of an agent file, with its choosing function and its approval rules imported.
+
+    The rules are those of `config.approve`, then those of the key `approve`.
+    """
     config = spec.loop_config()
     if (name := spec.choosing_function) is not None:
         with located("config.choose"):
@@ -349,6 +366,11 @@ def _config(spec: AgentSpec) -> LoopConfig:
 
 
 def _approval_rule(rule: str, spec: AgentSpec) -> Any:
+    """Return an approval rule: the imported function for `module:function`, any other text (a pattern of names)
+    unchanged.
+
+    Raises `ConfigError` if the function cannot be imported or called with one call.
+    """
     if not _REFERENCE.fullmatch(rule):
         return rule
     function = load_attribute(rule, spec.folder)
@@ -360,6 +382,7 @@ def _approval_rule(rule: str, spec: AgentSpec) -> Any:
 
 
 def _hook(given: HookSpec, spec: AgentSpec) -> Any:
+    """Import or create a hook of an agent file; raise `ConfigError` if it is no hook."""
     hook = load_hook(given, spec.folder)
     with located(repr(given.use)):
         sort_hooks([hook])
@@ -367,6 +390,10 @@ def _hook(given: HookSpec, spec: AgentSpec) -> Any:
 
 
 def _prompts(spec: AgentSpec) -> dict[str, str]:
+    """Return name of a built-in prompt → text of the file that replaces it.
+
+    Raises `ConfigError` if a file cannot be read.
+    """
     texts: dict[str, str] = {}
     for name, file in spec.prompts.items():
         with located(f"prompts.{name}"):
@@ -375,6 +402,7 @@ def _prompts(spec: AgentSpec) -> dict[str, str]:
 
 
 def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
+    """Return the response format of an agent file as a class or a JSON schema; None if the file has none."""
     if spec.response_format is None:
         return None
     with located("response_format"):
@@ -393,6 +421,7 @@ def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
 
 
 def _model(spec: AgentSpec) -> BaseChatModel:
+    """Return the first model of an agent file that can be built; raise `ConfigError` with all reasons if none can."""
     refusals: list[str] = []
     for name, found in model_candidates(spec):
         if not isinstance(found, ConfigError):
@@ -402,6 +431,11 @@ def _model(spec: AgentSpec) -> BaseChatModel:
 
 
 def _candidate(given: str | ModelEndpoint, spec: AgentSpec) -> BaseChatModel:
+    """Build a model: by its endpoint, by `module:factory` if there is such a module in the folder or on the import
+    path, or else by `provider:name`.
+
+    Raises `ConfigError` if it cannot be built, or the factory returns no chat model.
+    """
     name = given if isinstance(given, str) else given.model
     endpoint = endpoint_in(name) if isinstance(given, str) else given
     if endpoint is not None:
@@ -417,6 +451,12 @@ def _candidate(given: str | ModelEndpoint, spec: AgentSpec) -> BaseChatModel:
 
 
 def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
+    """Return the system prompt of an agent file: a text, or for a template a function that renders it with the present
+    date.
+
+    A name ending in `.yaml` or `.yml` is that of a prompt file. Raises `ConfigError` if the file or the template is
+    invalid.
+    """
     text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
     if text.endswith((".yaml", ".yml")):
         file = spec.folder / text
@@ -427,6 +467,7 @@ def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
     template = PromptTemplate(text, SYSTEM_VARIABLES, where)
 
     def render() -> str:
+        """Return the rendered text, with the agent's name and description, and the date at the time of the call."""
         current = today() if callable(today) else today or date.today()
         return template.render(name=spec.name, description=spec.description, today=current.isoformat())
 
@@ -452,6 +493,7 @@ def served(path: str | Path) -> ServedAgent:
 @functools.cache
 def _served(path: Path) -> ServedAgent:
     # Cached, because each factory would start MCP servers of its own.
+    """Return the graph factory of a resolved path, created at the first call."""
     return ServedAgent(load_spec(path))
 
 
@@ -471,7 +513,10 @@ class ServedAgent:
         self.__annotations__: dict[str, Any] = {}
 
     async def __call__(self) -> GraphAgent:
-        """Return the agent's graph, which the first call opens; after a failure, the next call tries again."""
+        """Return the agent's graph, which the first call opens; after a failure, the next call tries again.
+
+        Safe to call from several event loops at once. Raises the error of `open_agent` if the agent cannot be opened.
+        """
         with self._lock:
             if self._thread is None or self._thread.failed:
                 self._thread = _AgentThread(self.spec)
@@ -528,11 +573,13 @@ class _AgentThread:
     def _run(self) -> None:
         # Before the loop begins: Python 3.13 reads the folder of jsonschema's schemas in a way that `langgraph dev`
         # refuses in every loop.
+        """Run the event loop of the thread until the agent is closed."""
         import_module("graph_agent.base._internal.json_schema")
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._keep_open())
 
     async def _keep_open(self) -> None:
+        """Open the agent, put it or the error into `opened`, and keep it open until the thread is to stop."""
         try:
             async with open_agent(self.spec, today=today_from_env(), db="") as graph:
                 self.opened.set_result(graph)

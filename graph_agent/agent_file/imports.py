@@ -114,7 +114,7 @@ def is_dotted_name(name: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, list[str]] | None:
-    """Return module and attributes of a dotted name; None for a name of another form."""
+    """Return module and attributes of a dotted name, such as `("a.b", ["C"])`; None for a name of another form."""
     module, colon, attributes = name.partition(":")
     if not colon:
         module, _, attributes = name.rpartition(".")
@@ -124,6 +124,10 @@ def _split(name: str) -> tuple[str, list[str]] | None:
 
 
 def _module(name: str, folder: Path) -> ModuleType:
+    """Import a module, from `folder` first; a file of the folder runs once, also if the program has imported it itself.
+
+    Raises `ModuleNotFoundError`, and whatever the module raises.
+    """
     if not _is_local(name, folder):
         return importlib.import_module(name)
     path = folder / f"{name}.py"
@@ -151,10 +155,12 @@ def _module(name: str, folder: Path) -> ModuleType:
 
 
 def _is_local(name: str, folder: Path) -> bool:
+    """Whether a folder has the file of a module with this name."""
     return (folder / f"{name}.py").is_file()
 
 
 def _hint(folder: Path, module_name: str) -> str:
+    """Return a sentence with a similar name among the modules of a folder; empty if none is similar."""
     near = did_you_mean(module_name, [file.stem for file in folder.glob("*.py")])
     return f" In the folder, {near}" if "Did you mean" in near else ""
 
@@ -182,6 +188,7 @@ class HookSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_name(cls, given: Any) -> Any:
+        """Convert a text to a mapping with `use`, and a short name to the full one; return anything else unchanged."""
         named = {"use": given} if isinstance(given, str) else given
         if isinstance(named, Mapping) and isinstance(use := named.get("use"), str):
             return {**named, "use": cls._full_name(use)}
@@ -189,10 +196,12 @@ class HookSpec(BaseModel):
 
     @staticmethod
     def _full_name(use: str) -> str:
+        """Return the dotted name of a hook of this package by its short name; any other name unchanged."""
         return SHIPPED_HOOKS.get(use, use)
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
+        """Raise `ValueError` unless `use` is a dotted name."""
         if not is_dotted_name(self.use):
             shipped = did_you_mean(self.use, SHIPPED_HOOKS)
             raise ValueError(
@@ -207,6 +216,7 @@ class MiddlewareSpec(HookSpec):
 
     @staticmethod
     def _full_name(use: str) -> str:
+        """Return the dotted name of a middleware of LangChain by its class name; a dotted name unchanged."""
         return f"{SHIPPED_MIDDLEWARE}.{use}" if use.isidentifier() else use
 
 
@@ -235,6 +245,11 @@ def load_hook(spec: HookSpec, folder: Path) -> Any:
 
 
 def _argument(value: Any, folder: Path, annotation: Any) -> Any:
+    """Return an argument of a hook with the names in it replaced by the objects that they name.
+
+    A mapping `{use: NAME}` is replaced anywhere, a text only if its parameter's `annotation` accepts a callable and no
+    text. Lists and mappings are searched. Raises `ConfigError` if a name cannot be resolved.
+    """
     if isinstance(value, Mapping) and set(value) == {"use"} and isinstance(value["use"], str):
         return load_attribute(value["use"], folder)
     if isinstance(value, str):

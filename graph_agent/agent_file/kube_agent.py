@@ -176,6 +176,7 @@ def read_agent_resource(file: Path) -> AgentResource:
         raise ConfigError(f"{where}: apiVersion={version!r}; known: {', '.join(API_VERSIONS)}.")
     metadata = content.get("metadata") or {}
     if isinstance(metadata, dict) and "name" not in metadata:
+        # A file written by hand often has no name, and Kubernetes accepts only some characters in it.
         name = re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")[:63].strip("-")
         content = {**content, "metadata": {**metadata, "name": name or "agent"}}
     try:
@@ -217,7 +218,11 @@ def definition() -> dict[str, Any]:
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a JSON schema in the structural form that Kubernetes takes: no references, no null, no titles."""
+    """Return a JSON schema in the structural form that Kubernetes accepts: no references, no null, no titles, no
+    defaults.
+
+    An object without listed properties accepts any fields. `definitions` are those that references name.
+    """
     if isinstance(schema, list):
         return [_inlined(each, definitions) for each in schema]
     if not isinstance(schema, dict):
@@ -226,8 +231,10 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
         target = definitions[schema["$ref"].rpartition("/")[2]]
         return _inlined({**target, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)
     if "anyOf" in schema:
+        # Pydantic writes an optional field as a union with null, which a structural schema must not have.
         [given] = [each for each in schema["anyOf"] if each.get("type") != "null"]
         return _inlined({**given, **{key: value for key, value in schema.items() if key != "anyOf"}}, definitions)
+    # Kubernetes refuses some of these, and would write a default into each stored resource.
     left_out = {"title", "$defs", "default", "additionalProperties", "const"}
     made = {key: value for key, value in schema.items() if key not in left_out}
     if "properties" in made:

@@ -105,6 +105,11 @@ def notes(resource: AgentResource) -> Iterator[str]:
 
 
 def _model(resource: AgentResource) -> str | dict[str, Any]:
+    """Return the model of an agent file: `provider:name`, or a mapping with the address of the resource's `modelAPI`.
+
+    `provider/name` is rewritten. Without a model, an agent with scripted replies gets a name that is never asked; any
+    other raises `ConfigError`.
+    """
     spec = resource.spec
     if spec.modelAPI is not None:
         name = spec.model or "default"
@@ -129,10 +134,12 @@ def _peers(resource: AgentResource) -> list[str]:
 
 
 def _has(resource: AgentResource, variable: str) -> bool:
+    """Whether the container has an environment variable with this name."""
     return any(each["name"] == variable for each in _environment(resource))
 
 
 def _environment(resource: AgentResource) -> list[dict[str, Any]]:
+    """Return the variables of the container as in a Pod, those of `config.env` first."""
     given = [*resource.spec.config.env, *resource.spec.container.env]
     return [each.model_dump(exclude_none=True) for each in given]
 
@@ -203,10 +210,14 @@ def _merged(own: Any, given: Any) -> Any:
 
 
 def _is_named(item: Any) -> bool:
+    """Whether an item of a list is a mapping with a `name`."""
     return isinstance(item, Mapping) and "name" in item
 
 
 def _metadata(resource: AgentResource) -> dict[str, Any]:
+    """Return the `metadata` of each resource that is made: name, labels, and the namespace and annotations if there are
+    any.
+    """
     given = resource.metadata
     labels = {**given.labels, **_selector(given.name), "app.kubernetes.io/managed-by": "graph-agent"}
     made: dict[str, Any] = {"name": given.name, "labels": labels}
@@ -218,9 +229,10 @@ def _metadata(resource: AgentResource) -> dict[str, Any]:
 
 
 def _selector(name: str) -> dict[str, str]:
+    """Return the label by which the Service and the Deployment find the agent's pods."""
     return {"app.kubernetes.io/name": name}
 
 
 def _variable(name: str) -> str:
-    """Return a name in the form of a variable's name."""
+    """Return the name of a Service as a part of a variable's name: in upper case, with `_` in place of `-`."""
     return name.upper().replace("-", "_")

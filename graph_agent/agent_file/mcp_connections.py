@@ -27,9 +27,12 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
 
 
 def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there.
+    """Return a connection with the paths in it resolved relative to the agent file's folder, and its variables
+    replaced.
 
-    Records the server's files, so that the agent's tools do not change them.
+    A stdio server starts in that folder, so that relative arguments resolve there; its files are recorded as ones that
+    the agent's tools must not change. `environment` are variables for its process, which those of the connection
+    override.
     """
     if isinstance(roots := raw.get("roots"), list):
         raw = {**raw, "roots": [str(spec.folder / root) if isinstance(root, str) else root for root in roots]}
@@ -67,6 +70,11 @@ def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _env(own: Any, given: Mapping[str, str]) -> Any:
+    """Return the environment of a stdio server: the `given` variables, overridden by its `own` ones.
+
+    A variable of None is inherited from this process, or left out if it is not set. Anything but a mapping is returned
+    unchanged.
+    """
     if not isinstance(own, Mapping):
         return own  # refused by the validation of the connection
     values = {name: os.environ.get(name) if value is None else value for name, value in own.items()}

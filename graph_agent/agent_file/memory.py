@@ -44,6 +44,7 @@ async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = Tr
         opening = open_memory(
             db, embedding=embedding, dims=settings.dims, recall=settings.recall, extract=settings.extract
         )
+        # Entered by hand: an error of the block must not get the name of the file.
         memory = await opening.__aenter__()
     try:
         yield memory
@@ -52,7 +53,10 @@ async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = Tr
 
 
 def _embedding_model(name: str, found: Any) -> Any:
-    """Return an embedding model: the object that was found, or what a function without parameters returns."""
+    """Return an embedding model: the object `found` under a dotted name, or what a function of that name returns.
+
+    Raises `ConfigError` if the function cannot be called or fails.
+    """
     from langchain_core.embeddings import Embeddings
 
     return found if isinstance(found, Embeddings) else make(name, found, "an embedding model")

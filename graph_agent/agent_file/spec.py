@@ -77,7 +77,9 @@ class MemorySpec(BaseModel):
 
 
 def _memory_settings(given: Any) -> Any:
-    """Return the settings of a memory as a mapping: none for `true`, and no memory for `false`."""
+    """Convert the key `memory`: `true` to a mapping without settings, `false` to None; anything else is returned
+    unchanged.
+    """
     return ({} if given else None) if isinstance(given, bool) else given
 
 
@@ -148,6 +150,7 @@ class AgentSpec(BaseModel):
     @field_validator("response_format", mode="before")
     @classmethod
     def _check_response_format(cls, given: Any) -> Any:
+        """Raise `ValueError` if the response format is neither a text nor a mapping; None is accepted."""
         if given is not None and not isinstance(given, str | dict):
             raise ValueError(
                 "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
@@ -159,6 +162,7 @@ class AgentSpec(BaseModel):
     @classmethod
     def _check_approve(cls, given: Any) -> Any:
         # Also for an empty value: a file whose items are commented out would silently have no approvals.
+        """Raise `ValueError` unless the key is a text, or a list of texts that are not empty."""
         rules = [given] if isinstance(given, str) else given
         if not isinstance(rules, list) or not all(isinstance(rule, str) and rule for rule in rules):
             raise ValueError("list patterns of names such as 'write_*', and functions as 'module:function'")
@@ -167,6 +171,9 @@ class AgentSpec(BaseModel):
     @field_validator("model", mode="before")
     @classmethod
     def _check_model(cls, given: Any) -> Any:
+        """Convert mappings to endpoints; raise `ValueError` if there is no model, or one is neither a name nor an
+        endpoint.
+        """
         models = [_read_model(each) for each in (given if isinstance(given, list) else [given])]
         if not models or None in models:
             raise ValueError("name a model as 'provider:name' or 'module:factory', or give a list of these")
@@ -175,11 +182,13 @@ class AgentSpec(BaseModel):
     @field_validator("cache")
     @classmethod
     def _check_cache(cls, url: str | None) -> str | None:
+        """Raise `ValueError` if the URL is none of a plan cache; None is accepted."""
         return url if url is None else check_cache(url)
 
     @field_validator("config")
     @classmethod
     def _resolve_aliases(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Rename aliases of fields; raise `ValueError` if a field is given under both of its names."""
         for alias, name in CONFIG_ALIASES.items():
             if alias in config and name in config:
                 raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
@@ -188,6 +197,9 @@ class AgentSpec(BaseModel):
     @field_validator("config")
     @classmethod
     def _check_fallback_models(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Raise `ValueError` if a mapping among the fallback models is no valid endpoint; the config is returned
+        unchanged.
+        """
         given = config.get("fallback_models")
         for at, each in enumerate(given if isinstance(given, list | tuple) else ()):
             if isinstance(each, dict):
@@ -272,23 +284,27 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Agent file {path}: {error}.") from None
     record_file(path, "the file of this agent")
+    # The next start of the agent reads it, so that a tool could change the agent by it.
     record_file(path.parent / ".env", "the environment of this agent")
     # Modules in this folder take precedence over installed ones.
     record_import_folder(path.parent)
     content = parse_yaml(text, f"Agent file {path}")
     if not isinstance(content, dict):
         raise ConfigError(f"Agent file {path}: expected keys such as 'name' and 'model' at the top, got {content!r}.")
+    # It is a field of the model, which would accept it.
     if "path" in content:
         known = did_you_mean("path", AgentSpec.model_fields.keys() - {"path"})
         raise ConfigError(f"Agent file {path}: unknown field 'path'; {known}")
     # Checked first, because the errors of the validation below would show a secret written here.
     check_sources(content.get("credentials") or {}, f"Agent file {path}")
+    # Before the validation, so that a wrong value in a variable is an error as in the file.
     content = {**content, **keys_from(environment)}
     of_loop = loop_fields_from(environment)
     try:
         spec = AgentSpec(**content, path=path)
     except ValidationError as error:
         raise ConfigError(explain(error, f"Agent file {path}", AgentSpec, hidden={"path"})) from None
+    # After the validation: each variable was checked on its own, and its error names the variable.
     spec = spec.model_copy(update={"config": {**spec.config, **of_loop}})
     config = _checked_config(spec, f"Agent file {path}")
     with located(f"Agent file {path}"):
@@ -304,6 +320,7 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
+    """Return the `LoopConfig` of an agent file; each line of a `ConfigError` begins with `where` and `config`."""
     try:
         return spec.loop_config()
     except ConfigError as error:
@@ -313,12 +330,13 @@ def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
 
 
 def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec:
-    """Return an agent file's content with other values for some keys.
+    """Return an agent file's content with other values for some keys; it is validated again.
 
     Args:
         spec: The agent file.
-        keys: Key, such as `config.max_steps` or `max_steps` → value as YAML text.
-        where: Where the keys come from, for errors.
+        keys: Key → value as YAML text. A field of `config` may be given with or without that prefix: `config.max_steps`
+            or `max_steps`. For `model`, a name that belongs to an endpoint of the file selects this endpoint.
+        where: Where the keys come from, such as an option's name, for errors.
 
     Raises:
         ConfigError: A key is unknown or a value is invalid.

@@ -351,6 +351,7 @@ def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
         key = plan_id_of(call.planned)
         times[key] += 1
         if call.structured:
+            # Removed first, so that the newest call of an id has the last place, too.
             results.pop(key, None)
         elif times[key] > 1:
             key = f"{key}#{times[key]}"
@@ -387,6 +388,7 @@ def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> 
         if started is not None:
             arguments = started["arguments"] if started["type"] == "tool_call" else {"task": started["task"]}
         duration_s = result.get("duration_s") if result is not None else None
+        # Events of older versions have no duration.
         if duration_s is None and started is not None and result is not None and result["status"] not in NOT_RUN:
             times = [datetime.fromisoformat(entry["ts"]) for entry in (started, result)]
             duration_s = (times[1] - times[0]).total_seconds()

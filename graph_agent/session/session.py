@@ -425,6 +425,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         Also raises it if `on_approval` is not callable.
         """
         check_callback(on_approval)
+        # A decision resumes a checkpoint, and with it the runs of this session are kept in memory.
         self._is_stored = self._is_stored or on_approval is not None
         if not self._is_stored:
             raise ConfigError(NO_SAVER)

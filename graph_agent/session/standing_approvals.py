@@ -30,6 +30,7 @@ def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[ApprovalKey,
     found: dict[ApprovalKey, str | None] = {}
     for entry in events:
         if entry["type"] == "revocation" or (entry["type"] == "approval_decision" and "always" in entry):
+            # A revocation has no `decided_by`, so that it replaces the approval by None.
             found[entry.get("delegate", ""), entry["name"]] = entry.get("decided_by")
     return found
 

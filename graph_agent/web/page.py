@@ -157,14 +157,16 @@ def _static(name: str) -> str:
 
 @cache
 def _script() -> str:
-    """Join the scripts to one, because a page opened from a file cannot import modules; each keeps its own scope."""
+    """Return the page's script: all modules joined, each in a scope of its own, as a page from a file cannot import
+    modules.
+    """
     parts = ['"use strict";const modules={};']
     parts += [f"modules[{json.dumps(name)}]=(()=>{{{_as_function(name)}}})();" for name in _MODULES]
     return "\n".join(parts)
 
 
 def _as_function(name: str) -> str:
-    """Return a script as the body of a function that returns its exports."""
+    """Return a module as the body of a function that returns its exports, without comments and needless white space."""
     # Small, because each exported session contains all of it.
     text = _COMMENT.sub("", _static(name))
     is_own = name != _PROGRAMS and not name.startswith("vendor/")

@@ -252,7 +252,9 @@ class Case(_Part):
 
     @property
     def turns(self) -> list[Turn]:
-        """The inputs of the user, in order."""
+        """The inputs of the user, in order: a text, or a list of content blocks, is one turn; any other list has
+        several.
+        """
         if isinstance(self.input, str) or all(isinstance(each, dict) for each in self.input):
             return [self.input]  # type: ignore[list-item]  # a list of dicts only is one turn
         return self.input  # type: ignore[return-value]  # and any other list is one of turns

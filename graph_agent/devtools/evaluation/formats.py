@@ -40,6 +40,7 @@ def read_cases(path: str | Path) -> CaseFile:
     """
     path = Path(path)
     where = f"Cases {path}"
+    # By the suffix, as a single line of JSON is also valid YAML.
     if path.suffix == ".jsonl":
         return parse_cases({"cases": _from_langsmith(read_case_text(path), where)}, where)
     text = read_case_text(path)

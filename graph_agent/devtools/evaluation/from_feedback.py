@@ -100,6 +100,7 @@ def add_case(path: Path, file: CaseFile | None, case: Case, agent: Path | None) 
     Raises:
         OSError: The file cannot be written.
     """
+    # By the name: an answer that is rated again replaces its case.
     others = [each for each in file.cases if each.name != case.name] if file is not None else []
     named = None if agent is None else Path(os.path.relpath(agent.resolve(), path.resolve().parent)).as_posix()
     made = CaseFile(agent=file.agent if file is not None else named, cases=[*others, case])

@@ -335,12 +335,16 @@ class Runner:
     async def _delete(self, graph: CompiledAgentGraph, session_id: str) -> None:
         """Delete a session and the sessions of its background tasks, these first."""
         saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)  # the plan has a database
+        # The session last: an interrupted deletion then finds the background tasks again.
         for each in [session_id, *await background_sessions(saver, session_id)][::-1]:
             await saver.adelete_thread(each)
 
 
 def _measures(results: Sequence[RunResult]) -> Measures:
-    """Return what the results of a run took together; the cost is None if no result has one."""
+    """Return what the results of a run took together; the cost is None if no result has one.
+
+    Results without a cost count as 0 if others have one. The seconds are those from each input to its end.
+    """
     spans = [span for result in results for span in spans_of(since_last_input(result.events))]
     costs = [result.cost for result in results if result.cost is not None]
     return Measures(

@@ -122,7 +122,12 @@ def to_case(recording: Recording, number: int | None = None, *, agent: str | Non
 
 
 def case_content(name: str, inputs: Sequence[RecordedInput]) -> dict[str, Any]:
-    """Return the content of a case with at least one input, as turns, which expects their calls and the last answer."""
+    """Return the content of a case as a dict of the file's form: at least one input as turns, which expects their
+    calls.
+
+    It also expects the last answer, if there is one, and the last status. The first decision on each tool's calls is
+    its `approvals`. `name` is the name of the case.
+    """
     contents, last = [each.content for each in inputs], inputs[-1]
     waves = [[_expected(call) for call in step.calls] for each in inputs for step in each.steps if step.calls]
     expect: dict[str, Any] = {"calls": [wave[0] if len(wave) == 1 else wave for wave in waves]}

@@ -58,7 +58,9 @@ class Reply:
 
     @property
     def message(self) -> AIMessage:
-        """The reply as a chat model's message; a structured plan is the JSON that the planner parses."""
+        """The reply as a chat model's message; a structured plan is a text with the JSON that the planner parses,
+        without calls.
+        """
         content, calls, usage = self.content, self.calls, self.tokens
         if self.plan_fields is not None:
             tools = [

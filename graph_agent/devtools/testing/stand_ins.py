@@ -103,7 +103,7 @@ class RecordedModel(MockChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        """Yield the next reply of the playback in chunks."""
+        """Yield the next reply of the playback in chunks, in the form of `MockChatModel`."""
         self._taken.append(await self._playback.reply())
         async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
             yield chunk

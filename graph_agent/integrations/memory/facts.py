@@ -225,6 +225,7 @@ class Memory:
     async def erase(self, caller: str) -> None:
         """Delete all facts of a caller with their vectors, and the tombstones of forgotten ones."""
         for namespace in (namespace_of(caller), (_FORGOTTEN, _label(caller))):
+            # In rounds, as one search returns at most this number.
             while found := await self._store.asearch(namespace, limit=_MOST_FACTS):
                 await self._store.abatch([PutOp(namespace, item.key, None) for item in found])
 

@@ -29,6 +29,7 @@ def by_words(store: BaseStore) -> Find:
         words = set(words_of(text))
         items = await store.asearch(namespace, limit=10_000)
         counts = [(len(words & set(words_of(str(item.value.get("content"))))), item) for item in items]
+        # Not by the items themselves, which cannot be compared; equal counts keep the order of the Store.
         found = sorted((pair for pair in counts if pair[0]), key=lambda pair: -pair[0])
         return [item for _, item in found][offset : offset + limit]
 

@@ -300,6 +300,7 @@ def create(name: str, folder: Path, template: Template | None = None) -> Path:
         for part in ("base", *([template.value] if template else [])):
             for path, template_text in _templates(skeleton / part):
                 file = target / path.replace("{{module}}", module)
+                # A template may have a file in the folder that the base has made already.
                 file.parent.mkdir(exist_ok=True)
                 text = template_text
                 for placeholder, value in values.items():

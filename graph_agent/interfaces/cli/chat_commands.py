@@ -95,6 +95,7 @@ async def _approve(chat: Chat, text: str) -> None:
         chat.out.print("Nothing waits for an answer.", style="dim")
     elif text != "all":
         chat.ask()
+    # All or none: the run resumes once, and would ask the other questions again at once.
     elif (answers := await approve_all(chat.questions)) is not None:
         chat.answer(answers)
     else:

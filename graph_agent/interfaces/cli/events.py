@@ -95,6 +95,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
     async with open_sessions(address) as (saver, _):
         reader = EventReader(None, saver, session_id)
         if follow:
+            # With the events of a wave that still runs: a follower wants them when they happen.
             found = await reader.read_early()
         else:
             tail = await reader.read_tail(last=last or None, pending=True)

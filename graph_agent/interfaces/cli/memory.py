@@ -99,6 +99,7 @@ async def _opened(config: Path, db: str | None, *, asks_embeddings: bool = True)
 
 async def _list(config: Path, db: str | None, user: str, search: str, limit: int) -> list[Fact]:
     """Return up to `limit` facts of a user: the newest ones, or those that fit the text `search` if it is not empty."""
+    # Without a search, no vector is needed, so a list needs no key of the embedding model.
     async with _opened(config, db, asks_embeddings=bool(search)) as opened:
         return await opened.facts(user, search, limit=limit)
 

@@ -60,6 +60,7 @@ def sessions(
         return
     out, err = Terminal(), Terminal(stderr=True)
     accepts = _filter(status, rated=rated)
+    # One more than is shown, by which the hint below is known to be true.
     found = run_async(_summaries(database_url_of(config, db), limit + 1 if limit else None, accepts))
     shown = found[:limit] if limit else found
     if not found and not json_lines:
@@ -92,6 +93,7 @@ def _filter(status: str | None, *, rated: bool) -> Callable[[SessionSummary], bo
 
     def accepts(summary: SessionSummary) -> bool:
         """Return whether a session is listed."""
+        # The status of an input that has not ended is always `RUNNING`, which its activity makes precise.
         shown = summary.status.lower() if summary.activity == "idle" else summary.activity
         return (wanted is None or wanted == shown) and (not rated or summary.thumbs_up + summary.thumbs_down > 0)
 
@@ -115,6 +117,7 @@ async def _summaries(
             return await summarize_sessions(saver, is_running, limit=limit)
         found: list[SessionSummary] = []
         after = None
+        # By pages: a database may have a hundred thousand sessions, of which the first matches are enough.
         while page := await summarize_sessions(saver, is_running, after=after, limit=_PAGE):
             found += filter(accepts, page)
             after = page[-1].id

@@ -118,6 +118,7 @@ def export_(
     spec = load_spec(config) if db is None or ((as_html or as_test or as_case) and config.exists()) else None
     address = shared_database(db or (spec.db if spec else ""))
     if as_test or as_case:
+        # Relative, so that the test can be moved together with the agent file.
         agent = None if spec is None else _path_from(out, spec.path)
         text = run_async(_exported(address, session, number, agent, as_case=as_case or form == "yaml"))
         with _output(out) as file:
@@ -237,8 +238,10 @@ def rm(
             async for each in removed:
                 Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
 
+    # All are checked first: an id that is wrong must not leave half of the sessions deleted.
     run_async(check())
     if not yes:
+        # A script would wait for an answer that never comes.
         if not sys.stdin.isatty():
             raise InputError("Sessions are deleted after a question, and standard input is no terminal; give --yes.")
         typer.confirm(f"Delete {', '.join(chosen)}?", abort=True, err=True)
@@ -368,6 +371,7 @@ def size_text(size: int) -> str:
         if amount < 1000:
             break
         amount, unit = amount / 1000, larger
+    # A session may grow: its moved writes can take more bytes than were removed.
     sign = "-" if size < 0 else ""
     return f"{sign}{amount:.{0 if unit == 'B' else 1}f} {unit}"
 
@@ -452,6 +456,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         session_id = session_id or await _only_running(saver, is_running)
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
             raise no_session(session_id, address)
+        # Before the delivery: the run may end as soon as it has read the message.
         when = _WHEN[kind, not await is_running(session_id)]
         await deliver_note(address, session_id, new_note(kind, text))
     return f"Queued for session {session_id}, {when}: {' '.join(text.split())}"

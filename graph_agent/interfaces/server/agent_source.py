@@ -76,8 +76,11 @@ def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None
     Raises:
         ConfigError: A credential has no value.
     """
+    # Read here only to fail at the start of the server, not at the first request; the values are read again at the
+    # opening.
     read_credentials(spec.credentials)
     spec = spec if db is None else spec.model_copy(update={"db": db})
+    # Without a database: the server opens it itself, once, for all of its APIs.
     source = _source(spec, lambda: open_agent(spec, today=today_from_env(), db="", caller=caller))
     return replace(source, needs_callers=spec.memory is not None and caller is None)
 

@@ -55,6 +55,7 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
         status: HTTP status of the response.
     """
     metadata = {} if problem.category is None else {"category": problem.category}
+    # Clients of A2A read the reason from this object; the message is for people, and may change.
     info: dict[str, Any] = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": problem.kind.upper(),
@@ -65,6 +66,7 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
         name = _STATUSES.get(status, "INVALID_ARGUMENT")
         error = {"code": status, "status": name, "message": problem.message, "details": [info]}
         return JSONResponse({"error": error}, status, headers=problem.headers)
+    # The request may not have been read, so its id is unknown and `id` is null, as JSON-RPC prescribes.
     code = _INVALID_REQUEST if status < 500 else _INTERNAL_ERROR
     error = {"code": code, "message": problem.message, "data": [info]}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers=problem.headers)
@@ -84,6 +86,7 @@ def anthropic_refusal(problem: ProblemError) -> JSONResponse:
     """Return the response to a refused request in Anthropic's format, with a new request id in the body and a
     header.
     """
+    # Anthropic's clients report this id with an error; a run that never began has no other.
     request_id = new_request_id()
     body = {**anthropic_error(problem), "request_id": request_id}
     status = FORMS[problem.kind].anthropic_status or problem.status
@@ -153,6 +156,7 @@ async def on_http(request: Request, error: Exception) -> Response:
         hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
         problem = ProblemError("not_found", f"There is nothing at {path}. {hint}".rstrip())
         return refusal(path_of(request.scope), problem)
+    # FastAPI raises it for a body that it cannot parse, and its text gives no reason.
     if error.status_code == 400:
         return refusal(path_of(request.scope), InvalidRequestError("The request's body is no JSON."))
     response = refusal(path_of(request.scope), InvalidRequestError(str(error.detail)), error.status_code)

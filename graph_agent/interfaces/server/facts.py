@@ -43,7 +43,9 @@ def memory_of(server: Services, name: str) -> tuple[Memory, str]:
     """
     host = server.chat.runs.host
     memory = host.kept.builder.deps.memory
+    # On a server without keys, all requests have one user, who starts it.
     caller = name or host.kept.builder.caller
+    # A memory of the program's own has no facts that could be listed.
     if not isinstance(memory, Memory) or not caller:
         raise ProblemError("not_found", "This agent has no memory; write 'memory: true' in its agent file.")
     return memory, caller

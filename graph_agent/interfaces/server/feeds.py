@@ -165,6 +165,7 @@ class SessionFeed:
                 self._history = asyncio.create_task(self._reader.read_all())
             return (await asyncio.shield(self._history))[after + 1 :]
         found = self._events[after + 1 - self._first :]
+        # A client may have named an index that the history does not have, e.g. of a session that was begun again.
         self._cursors[follower] = min(after + len(found), self.position)
         self._trim()
         return found
@@ -191,6 +192,7 @@ class SessionFeed:
 
     def wake(self) -> None:
         """Set the current `change`, which wakes the followers, and replace it by a new one."""
+        # Replaced, not cleared: a follower that has not run yet would miss a cleared event.
         changed, self.change = self.change, asyncio.Event()
         changed.set()
 
@@ -223,6 +225,7 @@ class Feeds:
         is raised at the end of the context.
         """
         feed, pump = self._feeds.get(thread, (None, None))
+        # A feed that has ended serves its last followers; a new one may find the session begun again.
         if feed is None or pump is None or feed.ended is not None or pump.done():
             feed = SessionFeed(self._reader_of(thread))
             pump = asyncio.create_task(self._pump(thread, feed), name=f"feed of {thread}")
@@ -246,6 +249,7 @@ class Feeds:
         try:
             with self._notifier.subscribe(thread) as changed:
                 while not self._notifier.stopped:
+                    # Before the read: a checkpoint that is stored during it must cause another one.
                     changed.clear()
                     await feed.read()
                     if feed.ended is not None:
@@ -377,6 +381,7 @@ class LiveRuns:
             yield publish
         finally:
             publish({"type": "end"})
+            # The next run of the session may have begun already.
             if self._runs.get(thread) is parts:
                 del self._runs[thread]
 

@@ -60,6 +60,8 @@ def _reserve(filename: str, size: int) -> None:
         try:
             missing = size - before
             while missing > 0:
+                # Written, not truncated to a length: a sparse file has no disk space, and a write to its page would end
+                # the process.
                 missing -= os.write(file, bytes(missing))
         except OSError:
             os.truncate(filename, before)
@@ -88,6 +90,7 @@ class Metrics:
         success.
         """
         if shared is not None:
+            # prometheus_client looks its class of files up in that module for each value.
             values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # there is no setting for the class
             try:
                 _remove_dead_workers(shared)

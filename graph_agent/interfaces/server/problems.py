@@ -167,6 +167,7 @@ def problem_of_run(error_kind: str) -> ProblemError:
         error_kind: `kind` of the run's `error` event; may be empty.
     """
     kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
+    # The other kinds need a change by the operator or the client, so that waiting does not help.
     retry_after_s = 5 if error_kind == "transient" else None
     return ProblemError(kind, message, retry_after_s=retry_after_s, category=error_kind or None)
 
@@ -195,6 +196,7 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             retry_after_s=1,
         )
     if isinstance(error, DamagedSessionError):
+        # The part before it is the caller's prefix, which only this server uses.
         name = error.session_id.rpartition("/")[2]
         return ProblemError(
             "internal",

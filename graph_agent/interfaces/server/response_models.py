@@ -28,6 +28,8 @@ _ERRORS = {
 }
 
 
+# Fields may be added at any time, so that a reply with more of them is valid: clients generated from an older schema
+# must not refuse it.
 class _Reply(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -83,6 +85,7 @@ def error_responses(
         own: HTTP status → description, for errors whose description differs from the usual one, or that are not usual.
         only: The statuses of the usual errors to include; empty for all.
     """
+    # Sorted, so that the order in the published schema does not depend on the caller.
     texts = {status: text for status, text in _ERRORS.items() if not only or status in only} | dict(own or {})
     return {status: {"model": model, "description": text} for status, text in sorted(texts.items())}
 
@@ -93,6 +96,7 @@ def control_errors(more: Mapping[int, str] | None = None) -> dict[int | str, dic
     Args:
         more: HTTP status → description, for errors that only these routes have.
     """
+    # The usual texts of these two are about sessions and answers, which these routes do not have.
     own = {400: "Malformed", 429: "Too many requests", **(more or {})}
     return error_responses(ControlError, own, only=(401, 403, 408, 413, 500, 503, 507))
 

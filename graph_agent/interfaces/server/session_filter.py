@@ -63,6 +63,7 @@ class TotalsReader:
         """
         thread = newest.config["configurable"]["thread_id"]
         held = self._known.get(thread, dict)
+        # Taken out while it is read: a concurrent reader then counts anew, and no event is added twice.
         totals = held.pop("totals", None) or SessionTotals()
         tail = await EventReader(graph, saver, thread).read_tail(after=totals.events - 1)
         first, events = tail or (0, [])

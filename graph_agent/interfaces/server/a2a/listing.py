@@ -84,6 +84,7 @@ def check_listing(params: types.ListTasksRequest) -> None:
         return
     try:
         cursor = decode_list_tasks_cursor(params.page_token)
+    # The token is a client's, and may be JSON that is nested too deeply.
     except RecursionError:
         raise _unknown_token() from None
     # An earlier version of the SDK made tokens of the id alone.

@@ -40,6 +40,7 @@ class TaskRun:
         """
         with self.scope.interruptible() as waiting:
             await lock.acquire()
+        # Nothing was acquired then, and so nothing may be released.
         if waiting.cancelled_caught:
             yield False
             return
@@ -58,6 +59,7 @@ async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[No
         while True:
             sent = reporter.updates_sent
             await asyncio.sleep(every_s)
+            # An update that was sent meanwhile has shown that the task is alive.
             if reporter.updates_sent == sent:
                 await reporter.working()
 

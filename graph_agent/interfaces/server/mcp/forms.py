@@ -46,6 +46,7 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
         if (request := request_of(each)) is not None:
             for call in calls_of_request(request):
                 found[f"{each.id}:{call['id']}"] = _call_form(call, error or request.get("error", ""))
+        # The client itself runs these calls and sends their results; no person is asked.
         elif each.id not in client_calls:
             found[each.id] = _question_form(each.value, error)
     return found
@@ -71,6 +72,8 @@ def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) 
         if (request := request_of(each)) is not None:
             for index, call in enumerate(calls_of_request(request)):
                 if (decision := _decision(call, _response(responses, f"{each.id}:{call['id']}"))) is not None:
+                    # By the key that the chat APIs use for a decision, so that both check the completeness in one
+                    # function.
                     decisions[each.id[:8], index] = decision
             continue
         response = _response(responses, each.id)

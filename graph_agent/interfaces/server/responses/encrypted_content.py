@@ -32,6 +32,7 @@ def _decoded(content: str) -> Any:
     """Return the JSON value in a text of `encoded`; None for any other text."""
     try:
         return to_json_safe(json.loads(base64.urlsafe_b64decode(content.encode())))
+    # The text is a client's, which may send anything; a deep value ends the recursion of the parser.
     except (binascii.Error, ValueError, RecursionError):
         return None
 
