@@ -229,7 +229,8 @@ async def request_unobserved(
     relay.begin(request)
     on_chunk = limit.receive if not is_read and isinstance(limit, StreamTap) else None
     try:
-        with joined_text(limit.restart) if on_chunk else contextlib.nullcontext():
+        # A listener reads calls from text while it arrives.
+        with joined_text(limit.restart) if on_chunk and limit.listener is None else contextlib.nullcontext():
             result = await generate_reply(
                 model, request, options, relay, is_text=is_text_only(request), on_chunk=on_chunk
             )
