@@ -65,6 +65,7 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        """Return the prefix followed by the reply of the wrapped request; if that fails finally, the prefix alone."""
         model_call: ModelCall | None = self.model_call
         whole = AIMessage(self.prefix)
         while model_call is not None:
@@ -93,6 +94,7 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
+        """Yield the prefix, then the chunks of the reply to the wrapped request."""
         yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
         started = False
         attempt = 0

@@ -155,6 +155,8 @@ class SchemaMode:
         return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
     def _build_forms(self, schema: dict[str, Any]) -> list[WireFormat]:
+        """Return the forms in which a schema can be sent, the first to be tried first: strict, if possible, and
+        plain."""
         strict = strict_schema(schema) if is_openai(self._model) else None
         forms = [_form(strict, strict=True)] if strict is not None else []
         return [*forms, _form(schema, strict=False)]
@@ -166,6 +168,7 @@ def reply_form(schema: dict[str, Any], name: str = "reply") -> WireFormat:
 
 
 def _form(schema: dict[str, Any], *, strict: bool) -> WireFormat:
+    """Return a schema as the value of `response_format` in OpenAI's API."""
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": strict}}
 
 

@@ -158,6 +158,7 @@ def _last_line(text: str) -> int:
 
 
 def _may_become_sentinel(line: str) -> bool:
+    """Whether a line is, or may still become, the sentinel `No more actions.`"""
     if len(line) > _LONGEST or _SENTINEL_BEGIN.match(line) is None:
         return False
     words = re.sub(r"\s+", " ", re.sub(r"^[\W_]+", "", line)).casefold()
@@ -210,6 +211,10 @@ class CallOpening:
         return None if _may_be_tag(text[start : start + _LONGEST_TAG]) else start + 1
 
     def _past_fence(self, text: str, candidate: re.Match[str]) -> int | None:
+        """Return the index at which to continue after the marks of a fenced block; None if the block may hold calls.
+
+        None also for marks at the end of the text, which may be incomplete.
+        """
         fence = _FENCE.match(text, candidate.start())
         if fence is None:
             # A run at the end may still become a fence.
@@ -226,6 +231,7 @@ def may_begin_with_call(text: str) -> bool:
 
 
 def _may_be_tag(text: str) -> bool:
+    """Whether a text begins with a tag of calls, or may do so with more text."""
     if TAG.match(text) or FUNCTION_START.match(text) or FAMILY.match(text):
         return True
     return len(text) < _LONGEST_TAG and _OPEN_TAG.match(text) is not None
@@ -295,7 +301,10 @@ class LeadingCallFilter(CallFilter):
         """Whether the reply begins with text; final once True."""
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return the visible range; empty while the reply may begin with a call. See `Visibility.part`."""
+        """Return begin and end of the visible text; both are equal while the reply may begin with a call.
+
+        See `Visibility.part`.
+        """
         if not self._is_text:
             self._is_text = bool(text[: self._opening.before(text)].strip())
         return SentinelFilter.part(self, text) if self._is_text else super().part(text)

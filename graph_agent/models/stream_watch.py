@@ -117,6 +117,7 @@ class TokenTimeout(AsyncCallbackHandler):
             self.resume()
 
     def _check(self) -> None:
+        """Cancel the task that waits if a limit is exceeded; else set the timer for the next check."""
         # One timer a request, as to move a timer at each token costs more than the rest of this class. It cancels at
         # once, as `asyncio.timeout` does: a token that arrives in the same iteration of the loop comes too late.
         assert self._loop is not None
@@ -139,6 +140,7 @@ class TokenTimeout(AsyncCallbackHandler):
         return next_token_at if self._ends_at is None else min(next_token_at, self._ends_at)
 
     def _exceeded_limit(self) -> str:
+        """Return the limit that was exceeded, in words for the error."""
         assert self._loop is not None
         if self._ends_at is not None and self._loop.time() >= self._ends_at:
             return f"the reply was not complete after {self._total_s:g} s (model_total_timeout_s)"
@@ -270,6 +272,7 @@ class StreamWatch(AsyncCallbackHandler):
         return stream if self._new_visibility is None else stream.gated(self._gate)
 
     def _gate(self, send: Callable[[Any], None], seen: set[int | str]) -> MessageGate:
+        """Make and record the gate of one message stream; parameters are those of `MessageGate`."""
         gate = MessageGate(send, seen)
         self._gates.append(gate)
         return gate
@@ -341,6 +344,7 @@ class StreamWatch(AsyncCallbackHandler):
                 await self.forward(new)
 
     def _receive(self, text: str) -> str:
+        """Add text to the reply, and return the part of the reply that becomes visible by it; may be empty."""
         everything_is_shown = self.seen and self._begin + self._shown_length == self._received_length
         self._received.append(text)
         self._received_length += len(text)
@@ -359,6 +363,10 @@ class StreamWatch(AsyncCallbackHandler):
         return new
 
     def _show(self, begin: int, new: str) -> None:
+        """Record text as shown, and let the gates of the message streams pass it; does nothing for empty text.
+
+        `begin` is the index in the reply at which all shown text begins.
+        """
         if not new:
             return
         self._begin, self.seen = begin, True

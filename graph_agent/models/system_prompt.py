@@ -139,6 +139,8 @@ def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M
 
 
 def _replace_in(message: M, before: str, after: str) -> M:
+    """Return a copy of a message with the text `before` replaced by `after` wherever it occurs in the texts of its
+    content."""
     content = message.content
     if isinstance(content, str):
         return message.model_copy(update={"content": content.replace(before, after)})

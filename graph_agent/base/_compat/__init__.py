@@ -323,9 +323,9 @@ def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfi
 
 
 def message_handlers(manager: BaseCallbackManager) -> list[StreamMessagesHandler] | None:
-    """Return a manager's handlers if all are LangGraph's message streams, or there is none.
+    """Return a manager's handlers if all of them are LangGraph's message streams.
 
-    None if there is any other.
+    None if any other handler is there.
     """
     if any(type(handler) is not StreamMessagesHandler for handler in manager.handlers):
         return None

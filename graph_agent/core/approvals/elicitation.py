@@ -184,7 +184,8 @@ def _answer_in_text(request: Mapping[str, Any], text: str) -> Any:
 def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
     """Return the answer for a word such as `yes`: `{"action": …}`, with `content` if the action is `accept`.
 
-    The content is empty, except that accepting a form whose only field is a boolean sets that field to True.
+    The content is empty, except that accepting a form whose only field is a boolean sets that field to True. `request`
+    is the question.
     """
     fields = _fields(request)
     if action != "accept":
@@ -212,6 +213,7 @@ def _content(request: Mapping[str, Any], content: Any) -> dict[str, Any]:
     If the server's schema itself is invalid, the values are returned unchecked.
 
     Args:
+        request: The question.
         content: The values as given; None counts as no values.
 
     Raises:

@@ -112,7 +112,7 @@ async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Rev
 
 
 def _checked(read: Callable[[], Review | None]) -> Review | None:
-    """Return the review that `read` returns.
+    """Return the result of `read`: a review, or None if no approval is needed.
 
     If `read` raises `ConfigError`, log it and return a review that asks a person.
     """

@@ -280,7 +280,9 @@ async def settle(
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Place each result after its call, by `order_results`, which drops results without a call.
+    """Place each result in the history directly after its call; results without a call are dropped.
+
+    `step` is the number of the plan for the event.
 
     Returns:
         The conversation, and one `warning` event with the number of dropped results; no event if none was dropped.

@@ -205,8 +205,10 @@ class CallTimer:
                 observer.leave_call(observed)
 
     def _end_observed(self, status: str, content: Any = None) -> None:
-        """Report the end of the call to the telemetry observer, unless it was reported before or the call has not
-        begun."""
+        """Report the end of the call to the telemetry observer, with the call's status and output.
+
+        Does nothing if it was reported before or the call has not begun.
+        """
         end, self._end = self._end, None
         if end is not None:
             end(status, content)

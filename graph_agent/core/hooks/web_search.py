@@ -114,5 +114,5 @@ class WebSearchInterception(LoopHook):
 
 
 def _result(call: Call, content: str, *, failed: bool = False) -> ToolMessage:
-    """Return the result message of a call."""
+    """Return the message with a call's result; with `failed`, its status is `error`."""
     return ToolMessage(content, tool_call_id=call["id"], name=call["name"], status="error" if failed else "success")

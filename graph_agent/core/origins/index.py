@@ -119,7 +119,7 @@ class TextIndex:
             self._add_field(source if source_of is None else source_of(path), path, tokens)
 
     def _add_field(self, source: ReadText, path: str, tokens: list[str]) -> None:
-        """Add the tokens of one field, and index them.
+        """Add the tokens of one field of a source and index them; `path` is the field's path, empty for a text.
 
         Of numbers and dates inside JSON, only the whole value is indexed.
         """
@@ -267,7 +267,8 @@ class TextIndex:
         return self._tokens[position] if 0 <= position < len(self._tokens) else _END
 
     def _longest_part(self, tokens: Sequence[str]) -> Place | None:
-        """Return where the longest part of a value is, if it has more than half of the value's characters."""
+        """Return the place of the longest part of a value in the texts, if it has more than half of the value's
+        characters. None if no part is that long. `tokens` are the tokens of the value."""
         best, found = sum(map(len, tokens)) / 2, None
         for group in Author:
             for first, last, start in self._runs(group, tokens):

@@ -23,18 +23,19 @@ from graph_agent.core.state.call_events import value_of
 from graph_agent.core.state.events import SUCCESSES, StoredEvent
 
 MOST_ARGUMENT_VALUES = 20
-"""Maximum values in the arguments of a call that has a shape."""
+"""Maximum values in the arguments of a call; a call with more is not learned."""
 MOST_CONSTANT_CHARS = 64
-"""Maximum characters of an argument that was found nowhere; a call with a longer one has no shape."""
+"""Maximum characters of an argument that stands nowhere in the input; a call with a longer one is not learned."""
 _NO_SHAPE: Any = object()
+"""Result of `_shape` for a call that is not learned."""
 
 
 class LearnedCalls:
-    """What one input has brought so far, and the calls that the table proposes for it.
+    """Learns which calls follow in one input, and proposes calls that the table of earlier inputs makes likely.
 
     Args:
-        table: What followed what in earlier inputs.
-        store: The Store that keeps it; None without one.
+        table: Counts of the calls that followed in earlier inputs.
+        store: The Store that keeps the table; None without one.
         agent: Name of the agent.
     """
 
@@ -42,17 +43,22 @@ class LearnedCalls:
         self._table = table
         self._where = (store, agent)
         self._step = -1
-        """Number of plans whose results were read; -1 for an input whose begin was not seen."""
+        """Number of plans of the input whose results were read.
+
+        -1 if its begin was not seen, so that nothing is learned.
+        """
         self._context: Context = ()
         self._values = ValueReferences()
 
     async def propose(self, step: int, texts: Sequence[str], wave: Callable[[], Sequence[StoredEvent]]) -> list[Call]:
-        """Read what is new since the last plan, and return the calls that are likely to follow; none a second time.
+        """Take in the results of the newest wave, count its calls, and return the calls that are likely to follow.
+
+        Empty if this step was proposed before, e.g. because a request is repeated, or if another run began the input.
 
         Args:
-            step: Number of the plans of the input so far.
-            texts: The user's message, if the input begins.
-            wave: Returns the events of the newest plan and of its calls.
+            step: Number of plans of the input so far.
+            texts: The user's messages; used only at step 0.
+            wave: Returns the events of the newest plan and of its calls; not called at step 0.
         """
         if step == 0 and self._step != 0:
             self._step, self._context, self._values = 0, (), ValueReferences()
@@ -68,13 +74,17 @@ class LearnedCalls:
         return [call for shape in followers.likely() for call in self._calls_of(shape)]
 
     async def end(self, step: int) -> None:
-        """Count that no call has followed, and read no more of the input."""
+        """Count that the input ended without a further call, if `step` is the step that was proposed last.
+
+        Then learn no more from this input.
+        """
         if step == self._step:
             self._step = -1
             await self._table.count(self._context, (), *self._where)
 
     async def _read(self, wave: Sequence[StoredEvent]) -> None:
-        """Count the calls of a wave, and add its results."""
+        """Count the calls of a wave as followers of the wave before it, and add its successful results to the known
+        values. Calls that waited for others of the same wave are not counted."""
         waits = {call["id"] for entry in wave if entry["type"] == "plan" for call in entry["calls"] if "needs" in call}
         made = [entry for entry in wave if entry["type"] == "tool_call" and entry["id"] not in waits]
         await self._table.count(self._context, self._shapes_of(made), *self._where)
@@ -89,8 +99,11 @@ class LearnedCalls:
         self._context = tuple(sorted(tools))
 
     def _shapes_of(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the different shapes of calls; one for several that differ only in the element of a list, and for one
-        of a list that has no other."""
+        """Return the different shapes of calls as texts, without calls that are not learned.
+
+        Calls that differ only in the element of a list have one shape together, for every element. So has a call of the
+        only element of a list.
+        """
         shapes = [(call["name"], self._shape(call["arguments"])) for call in calls]
         single = dict.fromkeys(_as_text(name, shape) for name, shape in shapes if shape is not _NO_SHAPE)
         general: dict[str, list[str]] = {}
@@ -100,13 +113,15 @@ class LearnedCalls:
         return [every if len(ones) > 1 or self._has_one(every) else ones[0] for every, ones in general.items()]
 
     def _has_one(self, text: str) -> bool:
-        """Whether a shape is one call, of the only element of a list."""
+        """Whether a shape for every element of a list has a list of one element now; `text` is the shape."""
         every = [each for each in _references(json.loads(text)[1]) if is_for_every(each)]
         return bool(every) and all(len(self._values.values_at(each)) == 1 for each in every)
 
     def _shape(self, arguments: Any) -> Any:
-        """Return arguments with each value replaced by its reference, or marked as constant; `_NO_SHAPE` for too many
-        or too long values."""
+        """Return arguments with each value replaced by the place where it stands in the input, or marked as constant.
+
+        `_NO_SHAPE` for too many or too long values.
+        """
         count = itertools.count()
 
         def shaped(value: Any) -> Any:
@@ -128,7 +143,10 @@ class LearnedCalls:
             return _NO_SHAPE
 
     def _calls_of(self, text: str) -> Iterator[Call]:
-        """Yield the calls of a shape whose values are all known."""
+        """Yield calls of a shape, with the values that stand in its places now; none if a place has no value.
+
+        A shape with a reference to every element of a list gives one call for each element. `text` is the shape.
+        """
         name, shape = json.loads(text)
         references = dict.fromkeys(_references(shape))
         found = {reference: self._values.values_at(reference) for reference in references}
@@ -140,15 +158,16 @@ class LearnedCalls:
 
 
 class _TooLongError(Exception):
-    """A call has too many values, or one that is too long, to have a shape."""
+    """Raised within `_shape` for a call with too many values, or one that is too long."""
 
 
 def _as_text(name: str, shape: Any) -> str:
+    """Return a shape as the text by which it is counted: JSON of the tool's name and the shape of its arguments."""
     return json.dumps([name, shape], sort_keys=True)
 
 
 def _references(shape: Any) -> Iterator[Reference]:
-    """Yield the references of a shape."""
+    """Yield the places (references) that occur in the shape of arguments, in order."""
     if "at" in shape:
         yield tuple(shape["at"])
     elif "constant" not in shape:
@@ -157,7 +176,7 @@ def _references(shape: Any) -> Iterator[Reference]:
 
 
 def _for_every(shape: Any) -> Any:
-    """Return a shape whose references to one element of a list are to every element."""
+    """Return the shape of arguments with each reference to one element of a list replaced by one to every element."""
     if "object" in shape:
         return {"object": {key: _for_every(item) for key, item in shape["object"].items()}}
     if "list" in shape:
@@ -166,7 +185,7 @@ def _for_every(shape: Any) -> Any:
 
 
 def _filled(shape: Any, values: Mapping[Reference, Any]) -> Any:
-    """Return the arguments of a shape with these values."""
+    """Return arguments made from their shape; `values` is reference → the value that stands there."""
     if "object" in shape:
         return {key: _filled(item, values) for key, item in shape["object"].items()}
     if "list" in shape:

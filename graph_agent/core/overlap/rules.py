@@ -1,4 +1,4 @@
-"""Lists the reasons for which a call waits for a plan that asks for it."""
+"""Decides whether a call may begin before a plan asks for it, by a list of reasons against that."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from graph_agent.core.tools.toolbox import Toolbox
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A call that might begin early, and what decides on it."""
+    """A call that might begin before a plan asks for it, and the settings that decide on that."""
 
     call: Call
     toolbox: Toolbox
     settings: LoopConfig
     withheld: Container[str]
-    """Names of tools that may not run now."""
+    """Names of tools that may not run now, e.g. because of a detected loop."""
 
 
 def _is_asked_about(proposal: Proposal) -> bool:
+    """Whether an approval may be needed: the call's tool has the mark `approve`, a pattern selects it, or a rule is a
+    function."""
     name, rules = proposal.call["name"], proposal.settings.approval_rules
     # A rule that is a function is not asked: it may be meant for calls of accepted plans only.
     is_selected = any(not isinstance(rule, str) or fnmatchcase(name, rule) for rule in rules)
@@ -30,6 +32,7 @@ def _is_asked_about(proposal: Proposal) -> bool:
 
 
 def _may_be_tainted(proposal: Proposal) -> bool:
+    """Whether origins are traced and the tool has arguments that decide where data is sent (`sinks`)."""
     return proposal.settings.origins and bool(proposal.toolbox.marks(proposal.call["name"]).get("sinks"))
 
 
@@ -44,10 +47,12 @@ REASONS_TO_WAIT: dict[str, Callable[[Proposal], bool]] = {
         of.toolbox.arguments_fault(of.call["name"], of.call["arguments"]) is not None
     ),
 }
-"""Reason for which a call waits for its plan → whether it applies. The reasons are tested in this order, and each one
-relies on those before it."""
+"""Reason for which a call waits for its plan → function that returns whether it applies.
+
+The reasons are tested in this order, and each one relies on those before it.
+"""
 
 
 def reason_to_wait(proposal: Proposal) -> str | None:
-    """Return why a call must wait for a plan that asks for it; None if it may begin early."""
+    """Return the first reason for which a call must wait for a plan that asks for it; None if it may begin early."""
     return next((reason for reason, applies in REASONS_TO_WAIT.items() if applies(proposal)), None)

@@ -1,4 +1,4 @@
-"""Counts the work of one input that began before a plan asked for it, against its budget and for its events."""
+"""Counts the work of one input that began before a plan asked for it, to limit it and to report it in events."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from graph_agent.core.state.schema import LoopState
 
 logger = get_logger("graph_agent.overlap")
 _SHORTEST_S = 0.01
-"""Seconds between two looks at the budget; it is exceeded by at most as much."""
+"""Minimum seconds between two checks of the budget of seconds, which is exceeded by at most as much."""
 
 
 class SpeculativeWork(Protocol):
-    """A call or a request that has begun before a plan asked for it."""
+    """A call or a model request that has begun before a plan asked for it, and may turn out to be of no use."""
 
     @property
     def source(self) -> SpeculationSource:
-        """What began it."""
+        """The mechanism that began the work, such as `streamed`."""
         ...
 
     @property
     def ran_s(self) -> float:
-        """Seconds that it has run so far."""
+        """Seconds for which the work has run so far."""
         ...
 
     @property
     def cost(self) -> float:
-        """Its cost so far, or an estimate; 0.0 without prices."""
+        """Cost of the work so far, or an estimate, in the currency of `prices`; 0.0 without prices."""
         ...
 
     def cancel(self) -> object:
-        """Cancel it if it has not ended."""
+        """Cancel the work if it has not ended."""
         ...
 
 
 class Speculation:
-    """The speculative work of one input: what is open, and what became of the rest.
+    """Accounts for the speculative work of one input: it is open, then used by a plan or dropped.
 
-    All methods belong to the event loop of the run.
+    Work that is dropped, and open work, counts against the budget. Call all methods in the event loop of the run.
 
     Args:
         input_id: Id of the input.
@@ -58,9 +58,9 @@ class Speculation:
     def __init__(self, input_id: str, before: Iterable[Mapping[str, Any]] = ()) -> None:
         self.input_id = input_id
         self.budget = SpeculationBudget.model_construct()
-        """The limits, which a run may change."""
+        """The limits that apply now."""
         self._open: dict[SpeculativeWork, None] = {}
-        """Work that no plan has used, in the order of its begin."""
+        """Work that no plan has taken yet, in the order of its begin; the values are not used."""
         self._calls, self._seconds, self._cost = 0, 0.0, 0.0
         """What was of no use, against the budget."""
         self._unreported: dict[SpeculationSource, SpeculationCounts] = {}
@@ -75,7 +75,10 @@ class Speculation:
             self._add(source, "dropped", lost)
 
     def has_room(self, cost: float = 0.0) -> bool:
-        """Whether the budget admits one more call or request, whose cost may be known."""
+        """Whether the budget allows one more call or request to begin; False after `end`.
+
+        `cost` is the expected cost of it, 0.0 if unknown.
+        """
         budget = self.budget
         return (
             not self._has_ended
@@ -85,28 +88,33 @@ class Speculation:
         )
 
     def begin(self, work: SpeculativeWork) -> None:
-        """Count work that has begun; later, call `use`, or `take` and `use`, or `drop`."""
+        """Count work that has begun as open.
+
+        The caller later calls `use` or `drop` for it, or `take` and then one of them.
+        """
         self._open[work] = None
         self._add(work.source, "started")
         self._set_timer()
 
     def take(self, work: SpeculativeWork) -> bool:
-        """Let a plan have work that may still run, so that the budget cannot cancel it; return whether it is still
-        there."""
+        """Remove work from the open work, because a plan waits for it, so that the budget cannot cancel it any more.
+
+        Returns False if it is not open, e.g. because the budget has cancelled it.
+        """
         if work not in self._open:
             return False
         del self._open[work]
         return True
 
     def use(self, work: SpeculativeWork) -> None:
-        """Count work as of use for a plan."""
+        """Count work as used by a plan."""
         self._open.pop(work, None)
         self._add(work.source, "used")
         if telemetry.observer is not None:
             telemetry.observer.speculation(work.source, "used", work.ran_s, work.cost)
 
     def drop(self, work: SpeculativeWork) -> None:
-        """Cancel work, and count it as of no use."""
+        """Cancel work, and count it, its seconds and its cost as of no use."""
         self._open.pop(work, None)
         work.cancel()
         self._calls, self._seconds, self._cost = self._calls + 1, self._seconds + work.ran_s, self._cost + work.cost
@@ -117,33 +125,40 @@ class Speculation:
             telemetry.observer.speculation(work.source, "dropped", work.ran_s, work.cost)
 
     def end(self) -> None:
-        """Drop all open work; no more may begin."""
+        """Drop all open work, because the input ends; no more may begin."""
         self._has_ended = True
         if self._open:
             logger.info("The input did not use %d calls or requests that began early", len(self._open))
         self._drop_open()
 
     def report(self, entry: StoredEvent) -> None:
-        """Move to an event what no event reports yet, as `early`; nothing if there is none."""
+        """Add the counts that no event has reported yet to an event, as its field `early`: source → counts.
+
+        Does nothing if there are none.
+        """
         if self._unreported:
             entry["early"], self._unreported = self._unreported, {}
 
     @property
     def _open_s(self) -> float:
+        """Seconds for which all open work has run so far, added up."""
         return sum(work.ran_s for work in self._open)
 
     def _add(self, source: SpeculationSource, name: str, value: float = 1) -> None:
+        """Add a number to one of the unreported counts of a source; 0 is left out."""
         if value:
             counts: dict[str, Any] = self._unreported.setdefault(source, {})  # type: ignore[assignment]  # one key a time
             counts[name] = round(counts.get(name, 0) + value, 6)
 
     def _drop_open(self) -> None:
+        """Drop all open work."""
         for work in [*self._open]:
             self.drop(work)
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Look at the seconds again when they may be used up."""
+        """Set the timer for the next check of the budget of seconds, at the earliest time at which it can be used
+        up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -153,6 +168,7 @@ class Speculation:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
+        """Drop all open work if the budget of seconds is used up; else set the next timer."""
         if self.budget.seconds is not None and self._seconds + self._open_s >= self.budget.seconds:
             logger.info("The budget of %g s for calls that begin early is used up", self.budget.seconds)
             self._drop_open()
@@ -161,11 +177,13 @@ class Speculation:
 
 
 def speculation_of(config: RunnableConfig, loop: LoopState, budget: SpeculationBudget) -> Speculation:
-    """Return the speculation of a run's current input, which is made at the first request for it.
+    """Return the `Speculation` of a run's current input.
+
+    The first call for an input makes it and ends that of the last one.
 
     Args:
         config: The config of a task of the run.
-        loop: The loop state.
+        loop: The loop state, which has the id of the input.
         budget: The limits, which apply from now on.
     """
     run, input_id = run_of(config), loop["last_input_id"]
@@ -181,7 +199,7 @@ def speculation_of(config: RunnableConfig, loop: LoopState, budget: SpeculationB
 
 
 def _of_newest_input(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the events of the newest input that may report speculative work."""
+    """Return the events after the newest user message that report speculative work."""
     found: list[Mapping[str, Any]] = []
     for entry in events:
         if entry["type"] == "user_message":

@@ -8,7 +8,9 @@ from typing import Any
 
 
 class StreamedObjects:
-    """Reads the objects of a JSON text as soon as each is complete; text outside of brackets is skipped.
+    """Returns the objects in a JSON text that arrives in pieces, as soon as each is complete.
+
+    Text outside of brackets is skipped.
 
     Args:
         key: Field of the outermost object whose list holds the wanted objects; None for the outermost objects
@@ -28,7 +30,7 @@ class StreamedObjects:
         """Characters of the wanted object that is open; None outside of one."""
 
     def feed(self, piece: str) -> Iterator[dict[str, Any]]:
-        """Yield the wanted objects that end in the next piece of the text; text that is no JSON is skipped."""
+        """Yield each wanted object that ends in the next piece of the text; one that is not valid JSON is skipped."""
         for character in piece:
             is_end = not self._in_string and character in "}]" and self._depth == (1 if self._key is None else 3)
             self._advance(character)
@@ -45,7 +47,8 @@ class StreamedObjects:
                     yield value
 
     def _advance(self, character: str) -> None:
-        """Take one character into account, and begin the wanted object if it opens one."""
+        """Update the state of the parser by one character, and begin to collect if the character opens a wanted
+        object."""
         if self._in_string:
             if self._is_escaped:
                 self._is_escaped = False

@@ -1,4 +1,4 @@
-"""Names the values that an input has brought so far by where they stand: in the user's message, or in a result.
+"""Names the values that occurred in an input by the place where they stand, in the user's message or in a result.
 
 Such a name, a reference, has an equal meaning in another session, where another value stands at the same place.
 """
@@ -13,17 +13,20 @@ from typing import Any
 from graph_agent.base._internal.text import decode
 
 Reference = tuple[str, ...]
-"""The source (`user`, or `result`, the tool and the number of its call in the wave), then the place in it: `field` and
-the path of a field, or a kind of text and the number of its occurrence."""
+"""The place of a value, as texts: first the source, then the place in it.
+
+The source is `user`, or `result`, the tool and the number of its call in the wave. The place is `field` and the path of
+a field, or a kind of text such as `email` and the number of its occurrence from 0.
+"""
 
 MOST_VALUES = 2_000
-"""Maximum values of one message or result that have a reference; the rest has none."""
+"""Maximum values of one message or result that get a reference; the others get none."""
 MOST_TEXT_CHARS = 4_000
-"""Characters of a text in which values are searched."""
+"""Number of characters at the begin of a text in which values are searched."""
 MOST_EXPANDED = 16
-"""Maximum values of a reference to all elements of a list."""
+"""Maximum values that are returned for a reference to every element of a list."""
 EVERY = "[*]"
-"""Stands in a path for every element of a list."""
+"""Part of a path that stands for every element of a list."""
 
 _INDEX = re.compile(r"\[\d+\]")
 _KINDS = {
@@ -34,23 +37,30 @@ _KINDS = {
     "number": re.compile(r"(?<![\w.-])\d{1,18}(?:\.\d{1,18})?(?![\w-])"),
     "name": re.compile(r"\b[A-Z][\w'-]{0,64}(?: [A-Z][\w'-]{0,64}){0,5}"),
 }
+"""Kind of value in a text → pattern that finds it."""
 _BEGINS_SENTENCE = re.compile(r"(?:\A|[.!?])\s*\Z")
 _SENTENCE_CHARS = 8
-"""Characters before a word by which it is known to begin a sentence."""
+"""Number of characters before a word that are examined to decide whether the word begins a sentence."""
 
 
 class ValueReferences:
-    """The values of one input, each with the place where it was found first; later results come before earlier ones."""
+    """The values that occurred in one input, each with the place where it stands.
+
+    If a value stands at several places, the newest source counts, and within a source the first place.
+    """
 
     def __init__(self) -> None:
         self._places: dict[str, Reference] = {}
-        """A value as JSON → its reference."""
+        """Value as JSON text → its reference."""
         self._values: dict[Reference, Any] = {}
         self._of_source: dict[Reference, list[Reference]] = {}
-        """A source → the references to its values."""
+        """Source → the references to the values in it."""
 
     def add_text(self, text: str, *source: str) -> None:
-        """Add a text, and the addresses, dates, quotes, ids, numbers and names in it."""
+        """Add a text, and the email addresses, dates, quotes, ids, numbers and names in its begin, as values.
+
+        `source` is the first part of their references. A text of `MOST_TEXT_CHARS` or more is not a value itself.
+        """
         text = text[:MOST_TEXT_CHARS]
         if text and len(text) < MOST_TEXT_CHARS:
             self._add(source, ("text",), text)
@@ -67,7 +77,9 @@ class ValueReferences:
                 count += 1
 
     def add_result(self, tool: str, number: int, value: Any) -> None:
-        """Add the result of a call; the first one of a wave replaces the tool's earlier results.
+        """Add the texts and numbers in a call's result as values; of a text without JSON, those that `add_text` finds.
+
+        The first result of a wave replaces the tool's earlier results.
 
         Args:
             tool: Name of the tool.
@@ -88,11 +100,17 @@ class ValueReferences:
             self._add(own, ("field", path), leaf)
 
     def reference_to(self, value: Any) -> Reference | None:
-        """Return where a text or a number stands; None for any other value, and for one that was not found."""
+        """Return the place where a text or a number stands.
+
+        None for any other value, and for one that has not occurred.
+        """
         return self._places.get(_key(value)) if _is_named(value) else None
 
     def values_at(self, reference: Reference) -> list[Any]:
-        """Return the values at a reference, at most `MOST_EXPANDED`; empty if there are none."""
+        """Return the values at a place; several, up to `MOST_EXPANDED`, for a reference to every element of a list.
+
+        Empty if no value stands there.
+        """
         if not is_for_every(reference):
             return [self._values[reference]] if reference in self._values else []
         found: list[Any] = []
@@ -104,6 +122,7 @@ class ValueReferences:
         return found
 
     def _add(self, source: Reference, place: Reference, value: Any) -> None:
+        """Record a value at a place in a source, unless it cannot be named or the source has too many values."""
         own = self._of_source.setdefault(source, [])
         if not _is_named(value) or len(own) >= MOST_VALUES:
             return
@@ -117,6 +136,7 @@ class ValueReferences:
             self._places[key] = reference
 
     def _remove(self, source: Reference) -> None:
+        """Forget a source with all its values."""
         for reference in self._of_source.pop(source):
             value = self._values.pop(reference, None)
             if self._places.get(_key(value)) == reference:
@@ -124,28 +144,35 @@ class ValueReferences:
 
 
 def is_for_every(reference: Reference) -> bool:
-    """Whether a reference names a field of every element of a list."""
+    """Whether a reference means every element of a list."""
     return EVERY in reference[-1]
 
 
 def for_every(reference: Reference) -> Reference:
-    """Return a reference to a field of one element of a list as one to that of every element; any other unchanged."""
+    """Return a reference to one element of a list as a reference to every element of it.
+
+    Any other reference, and one with several list indexes, is returned unchanged.
+    """
     path = reference[-1]
     is_element = reference[-2] == "field" and len(_INDEX.findall(path)) == 1
     return (*reference[:-1], _INDEX.sub(EVERY, path)) if is_element else reference
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a value is of a kind that a reference can name: a text that is not empty, or a number."""
+    """Whether a value can have a reference: a text that is not empty, or a number."""
     return bool(value) if isinstance(value, str) else isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _key(value: Any) -> str:
+    """Return a value as JSON text, by which equal values are found."""
     return json.dumps(value)
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of the texts and numbers in plain JSON, those of few levels first."""
+    """Yield the path and value of each text, number and other single value in plain JSON, those of few levels first.
+
+    Stops after `MOST_VALUES` objects, lists and values.
+    """
     level = [("", value)]
     count = 0
     while level and count < MOST_VALUES:

@@ -332,9 +332,10 @@ class AnswerUpdate:
                 stream_rest(self.answer, streamed)
 
     async def _compose_structured(self, exchange: Exchange, sentence: str) -> None:
-        """Ask for an answer that fits the response format, and set `structured`.
+        """Ask the model for an answer that fits the response format, and set `structured`.
 
-        Set `error` if no repair makes it fit.
+        Set `error` if no repair makes it fit. `sentence` is a text to put before the answer, e.g. about a limit; empty
+        for none.
         """
         assert self.deps.response is not None
         answered = await ask_for_structure(

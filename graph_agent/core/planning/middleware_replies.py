@@ -426,8 +426,8 @@ def _substance(message: BaseMessage) -> tuple[Any, Any]:
 
 
 def route_of(loop: Mapping[str, Any]) -> str:
-    """Return the next node after `plan` if it has no calls to run, in an agent with middleware hooks.
+    """Return the next node after `plan` in an agent with middleware hooks, if there are no calls to run.
 
-    `agent`, `model` or `review` (see `request_model`), or `exit`.
+    `loop` is the loop state. The node is `agent`, `model` or `review` (see `request_model`), or `exit`.
     """
     return str(loop.get("next_node", "exit"))

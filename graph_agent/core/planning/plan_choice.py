@@ -147,7 +147,11 @@ async def choose_plan(plans: Mapping[int, Planned], request: NextRequest, exchan
 
 
 async def _chosen_by(function: ChoosePlan, plans: list[CandidatePlan]) -> int:
-    """Return the index that a function of the program chooses."""
+    """Return the index of the plan that a function of the program chooses; the function may be asynchronous.
+
+    Raises:
+        HookError: The function raised an exception, or returned no index of a plan.
+    """
     name = getattr(function, "__name__", repr(function))
     try:
         given = function(plans)

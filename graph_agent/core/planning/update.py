@@ -211,7 +211,10 @@ class PlanUpdate:
             self.history = messages
 
     def reset_counters(self) -> None:
-        """Reset steps, usage and time for a new input, and apply settings of the context that change the session."""
+        """Reset steps, usage and time for a new input.
+
+        Settings of the run's context that stay for the session, such as approval patterns, become a part of the state.
+        """
         last = self.loop
         given = self.task.runtime.context
         context = None if given is None else coerce_context(given, self.deps.context_schema)

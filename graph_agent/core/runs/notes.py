@@ -152,7 +152,8 @@ def note_message(note: ControlMessage) -> HumanMessage:
 
 
 def _content(note: ControlMessage) -> Any:
-    """Return the content of a note for a message: a list of content blocks unchanged, anything else as text."""
+    """Return the content of a note in the form of a message's content: a list of content blocks unchanged, else a
+    text."""
     # Content blocks if it holds more than text, such as an image.
     return note.content if isinstance(note.content, list) else str(note.content)
 
@@ -164,9 +165,20 @@ async def _reconfigure(
     step: int,
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
 ) -> list[StoredEvent]:
-    """Apply a `configure` note to `config_overrides` of `loop`; return a `warning` event if the change is invalid.
+    """Apply a `configure` note to `config_overrides` of `loop`, in place.
 
-    Raises `WorkStoppedError` if the run is stopped during `check`.
+    Args:
+        run: The run.
+        loop: The loop state.
+        note: The note.
+        step: Number of the plan, for the event.
+        check: Checks the changed state, e.g. by building the model; None to check only the fields.
+
+    Returns:
+        A `warning` event if the change is invalid and was left out; else no event.
+
+    Raises:
+        WorkStoppedError: The run was stopped during `check`.
     """
     try:
         changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}

@@ -385,7 +385,7 @@ class EarlierCalls:
         return self._calls.newest
 
     def results(self) -> dict[str, Any]:
-        """Return the successful results of the newest input's calls, of all its waves, as plain JSON by plan id."""
+        """Return plan id → result as plain JSON, for the newest input's calls that succeeded, in all its waves."""
         return {
             name: _value(entry)
             for name, (_, entry) in self._calls.newest.items()
@@ -485,7 +485,10 @@ def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any
 
 
 def value_of(entry: Mapping[str, Any]) -> Any:
-    """Return the value of a result event (`tool_result` or `delegation_response`) as plain JSON."""
+    """Return the result in a `tool_result` or `delegation_response` event as plain JSON.
+
+    A result that was JSON text is decoded; content blocks without text alone are returned as they are.
+    """
     if "value" in entry:
         return entry["value"]
     content = entry["content"]
@@ -507,6 +510,7 @@ def _holds(content: str | list[Any], value: Any) -> bool:
 
 
 def _canonical(value: Any) -> str:
+    """Return a value as JSON text with sorted keys, by which equal values are equal."""
     return json.dumps(value, sort_keys=True)
 
 

@@ -407,7 +407,8 @@ class Toolbox:
     def repeatable(self, name: str) -> bool:
         """Whether a call that may write can run again after a crash without a second effect.
 
-        True for a tool with the mark `idempotent`, and for a delegate that resumes its own work (`resumes`).
+        True for a tool with the mark `idempotent`, and for a delegate that resumes its own work (`resumes`). `name` is
+        that of the call.
         """
         if name in self.delegates:
             return bool(getattr(self.delegates[name], "resumes", False))

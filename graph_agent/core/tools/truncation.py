@@ -251,13 +251,19 @@ def truncated_content(
     mode: TruncateMode = "head_tail",
     hint: Callable[[int], str] | None = None,
 ) -> str | list[Any] | None:
-    """Truncate text or content blocks; None if the content is within the limits.
+    """Cut text or content blocks to limits that apply to the text of all blocks together.
 
-    The limits apply to the text of all blocks together. A block whose text is removed completely is dropped, and blocks
-    without text stay. The other arguments are those of `truncate_texts`.
+    A block whose text is removed completely is dropped, and blocks without text stay.
 
     Args:
         content: Text or LangChain content blocks.
+        max_chars: Maximum characters.
+        max_lines: Maximum lines.
+        mode: The part that is kept: head and tail, or the tail.
+        hint: Returns advice on how to read the rest, for the offset of the cut in characters; None for no advice.
+
+    Returns:
+        The shortened text or blocks. None if the content is within the limits.
     """
     blocks = [content] if isinstance(content, str) else content
     texts = [text_of([block]) for block in blocks]

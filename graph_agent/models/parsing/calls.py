@@ -410,6 +410,7 @@ class Scanner:
         return begin == start or self._page.whole == (begin, ended)
 
     def _after_space(self, start: int) -> int:
+        """Return the index after the white space at an index."""
         space = _SPACE.match(self._text, start)
         return space.end() if space else start
 
@@ -549,7 +550,10 @@ def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None
 
 
 def _pythonic(text: str, tools: Collection[str]) -> re.Match[str] | None:
-    """Match the beginning of the first unclosed list of calls in Python's notation whose first name is a known tool."""
+    """Return the match of the first list of calls in Python's notation that is not closed.
+
+    Its first name must be a tool in `tools`. None if there is no such list.
+    """
     page = ParsedText(text, frozenset(tools))
     found = (match for match in _PYTHONIC.finditer(text) if match["name"] in tools)
     return next((match for match in found if page.bracket_end(match.start("list")) is None), None)

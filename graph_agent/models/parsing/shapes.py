@@ -167,7 +167,15 @@ def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | No
 def _bare_arguments(
     item: dict[str, Any], name: str, name_key: str, argument_key: str | None, context: ParseContext
 ) -> dict[str, Any] | None:
-    """Return the arguments of a bare object, judged by its shape; None if it is not a call."""
+    """Return the arguments of an object that stands alone, without a tag; None if its shape is not that of a call.
+
+    Args:
+        item: The object.
+        name: The name in it.
+        name_key: Key of the name.
+        argument_key: Key of the arguments; None if it has none.
+        context: The known tools and the budget. Without known tools, only an unmistakable shape counts.
+    """
     known = context.tools is not None
     if (name not in context.tools) if context.tools is not None else (_TOOL_NAME.fullmatch(name) is None):
         return None

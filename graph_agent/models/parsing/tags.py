@@ -85,6 +85,7 @@ class Extents:
         return known or Extent(start + 1, closed=False, depth=0, last_close=start)
 
     def _walk(self, start: int) -> None:
+        """Find the ends of all brackets from `start` on, as far as the budget allows, and record them."""
         text, known, find = self._text, self._known, _TOKEN.search
         stack: list[int] = []
         depths: list[int] = []

@@ -45,6 +45,8 @@ class _Adapter:
     def _get_request_payload(
         self: Any, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
+        """Return the payload of a request with the fields that LangChain drops, and with the endpoint's name of
+        `max_tokens`."""
         messages: list[BaseMessage] = self._convert_input(input_).to_messages()
         payload: dict[str, Any] = super()._get_request_payload(messages, stop=stop, **kwargs)  # type: ignore[misc]  # of BaseChatOpenAI
         if "messages" not in payload:
@@ -63,6 +65,7 @@ class _Adapter:
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], *args: Any, **kwargs: Any
     ) -> ChatGenerationChunk | None:
+        """Convert a chunk of a stream, and keep the fields that LangChain drops, such as reasoning and refusals."""
         delta = _delta_of(chunk)
         if calls := delta.get("tool_calls"):
             normalize_calls(calls)
@@ -74,6 +77,7 @@ class _Adapter:
         return made
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        """Convert a whole response, and keep the fields that LangChain drops, such as reasoning."""
         replies = list(_messages_in(response))
         for reply in replies:
             normalize_calls(_get(reply, "tool_calls") or ())
@@ -150,7 +154,10 @@ def _keep_fields(message: AIMessage, given: Any, calls: Sequence[Any]) -> None:
 
 
 def _further_fields(call: Any) -> dict[str, Any]:
-    """Return the fields of a call that OpenAI's format does not have."""
+    """Return name → value of a call's fields that OpenAI's format does not define, e.g. Gemini's signature.
+
+    Often empty. `call` is a dict or an object of the `openai` package.
+    """
     fields = call if isinstance(call, dict) else getattr(call, "model_extra", None) or {}
     return {name: value for name, value in fields.items() if name not in _KNOWN_FIELDS and value is not None}
 
