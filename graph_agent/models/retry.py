@@ -37,7 +37,7 @@ from langchain_core.utils.uuid import uuid7
 
 from graph_agent.base._compat import has_own_entry_point, message_handlers, traced_parameters
 from graph_agent.base._compat.replies import generate_reply, reads_stream
-from graph_agent.base._internal.blocking_replies import BlockingReplies
+from graph_agent.base._internal.blocking_replies import blocking_replies
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.sync_bridge import await_in_task, call_in_thread
 from graph_agent.base.settings.config import LoopConfig
@@ -450,15 +450,16 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
-    blocking = BlockingReplies()
+    stops: list[Callable[[], None]] = []
+    outer = blocking_replies.set(stops)
     try:
-        with blocking:
-            return await request
+        return await request
     except asyncio.CancelledError as error:
         if task.cancelling() == before:
             # Of the model itself, as a gRPC client raises it when its channel closes.
             raise ConnectionAbortedError("the model's client cancelled the request") from error
-        blocking.interrupt()
+        for stop in stops:
+            stop()
         # The error, which the cancelled task keeps, would keep the stream and its connection until a collection of
         # cycles: LangChain reads the stream of a client that blocks, as boto3's, in threads, and leaves it to be freed.
         traceback.clear_frames(error.__traceback__)
@@ -472,6 +473,7 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
             raise ConnectionAbortedError("the provider's reply has no choices") from error
         raise
     finally:
+        blocking_replies.reset(outer)
         if task.cancelling() > before:
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError

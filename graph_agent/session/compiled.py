@@ -235,14 +235,15 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         saver = self._saver_of(configurable)
         check_input(input, self.builder.input_schema.__annotations__, stored=saver is not None)
         self._check_custom_state(input)
-        if config is not None and self._answers_a_checkpoint(input, config):
+        if saver is not None and config is not None and self._answers_a_checkpoint(input, config):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
             run.is_unobserved = saver is None and self._is_unobserved(configurable, kwargs)
             run.identity.agent_name = self.name if self.name not in _UNNAMED else None
             try:
-                input = await self._admit(input, configurable, run)
+                if saver is not None:
+                    input = await self._admit(input, configurable, run)
             except InputStoredError as stored:
                 if isinstance(run.parent, RunHandle) and run.parent.mark is not None:
                     raise  # the surrounding program reads the result
@@ -250,16 +251,16 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                     yield stored_chunk
                 return
             await self._check_session(input, configurable, saver)
-            run.fence.claims = _may_resume(input, configurable)
             if saver is not None:
+                run.fence.claims = _may_resume(input, configurable)
                 await check_start(saver, configurable)
                 if not _sets_durability(kwargs) and not inherits_durability(configurable):
                     namespace = configurable.get("checkpoint_ns", "")
                     run.deferred = DeferredWrites(namespace, loop=asyncio.get_running_loop())
+                kwargs = self._durable(kwargs, configurable, saver)
             if kwargs.get("control") is not None:
                 kwargs["control"] = AnsweringControl(kwargs["control"], run)
-            config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable, saver)
-            chunks = super().astream(input, config, **kwargs)
+            chunks = super().astream(input, self._with_run(config, configurable, run), **kwargs)
             flushed = contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
             held: GraphBubbleUp | None = None
             try:
@@ -430,10 +431,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
 
     def _durable(
-        self, kwargs: dict[str, Any], configurable: dict[str, Any], saver: BaseCheckpointSaver[Any] | None
+        self, kwargs: dict[str, Any], configurable: dict[str, Any], saver: BaseCheckpointSaver[Any]
     ) -> dict[str, Any]:
         """Return a run's keyword arguments, with `durability="sync"` if plans must be stored before their calls run."""
-        if saver is None or _sets_durability(kwargs):
+        if _sets_durability(kwargs):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs

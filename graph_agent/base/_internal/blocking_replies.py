@@ -5,35 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
+blocking_replies: ContextVar[list[Callable[[], None]] | None] = ContextVar("graph_agent_blocking_replies", default=None)
+"""Functions that interrupt the replies which threads are reading for the current request; None outside a request.
 
-class BlockingReplies:
-    """The model replies that threads are reading for one request, and a way to interrupt them.
-
-    Replies that are announced in a `with` block of this object, or in threads that the block starts, are added to it.
-    """
-
-    __slots__ = ("_stops", "_token")
-
-    def __init__(self) -> None:
-        self._stops: list[Callable[[], None]] = []
-
-    def __enter__(self) -> None:
-        self._token = _current.set(self)
-
-    def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
-
-    def interrupt(self) -> None:
-        """Call the `stop` function of all replies that were added."""
-        for stop in self._stops:
-            stop()
-
-    def add(self, stop: Callable[[], None]) -> None:
-        """Add a reply; `stop` interrupts it, is called from another thread, and must neither block nor raise."""
-        self._stops.append(stop)
-
-
-_current: ContextVar[BlockingReplies | None] = ContextVar("graph_agent_blocking_replies", default=None)
+The sender of the request sets an empty list, and calls the functions if the request is cancelled.
+"""
 
 
 def announce_blocking(stop: Callable[[], None]) -> None:
@@ -41,5 +17,5 @@ def announce_blocking(stop: Callable[[], None]) -> None:
 
     `stop` interrupts the reading; it is called from another thread, and must neither block nor raise.
     """
-    if (replies := _current.get()) is not None:
-        replies.add(stop)
+    if (stops := blocking_replies.get()) is not None:
+        stops.append(stop)

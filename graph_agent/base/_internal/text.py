@@ -41,7 +41,7 @@ def check_session_id(session_id: str, name: str = "session_id") -> str:
     Raises:
         InputError: The id has a lone surrogate (half a character), which no database can store.
     """
-    if _has_lone_surrogate(session_id):
+    if not session_id.isascii() and _has_lone_surrogate(session_id):
         raise InputError(f"{name}={session_id!r} is no text in UTF-8: it has half a character. Give another id.")
     return session_id
 

@@ -186,7 +186,8 @@ class AgentDeps:
 
         The given client itself is returned if it already offers them. Otherwise a changed copy is made once and cached.
         """
-        if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
+        own = client.schemas is self.toolbox.schemas or client.schemas == self.toolbox.schemas
+        if own and not self.toolbox.client_tools:
             return client
         # A client with tools bound is costly to make, and each request asks for it.
         if client not in self._clients:

@@ -293,7 +293,7 @@ class RunStop:
         or the timeout stopped the work, `SessionLostError` if the session's lock was lost, and the work's own
         exceptions.
         """
-        with self.interruptible(self.left_s if seconds is None else seconds) as scope:
+        with _Interruptible(self, self.left_s if seconds is None else seconds) as scope:
             if scope.cancel_called:
                 # Otherwise Python warns that the coroutine was never awaited.
                 work.close()
