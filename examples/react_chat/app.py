@@ -10,8 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import SecretStr
 
 from graph_agent import LoopConfig, create_graph_agent
-from graph_agent.compiled import GraphAgent
-from graph_agent.server import AgentSource, ApiKey, ServerSettings, create_app
+from graph_agent.server import ApiKey, ServerSettings, create_app, of_agent
 
 USERS = {"ada": "the-token-of-ada", "ben": "the-token-of-ben"}
 """User → bearer token, at least 16 characters. Each user has sessions of their own."""
@@ -23,14 +22,8 @@ def book(room: str, day: str) -> str:
     return f"Booked {room} for {day}."
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[GraphAgent]:
-    """Make the agent; the server adds the database."""
-    yield create_graph_agent("openai:gpt-4o-mini", [book], config=LoopConfig(approve="book"))
-
-
-database = os.environ.get("CHAT_DB", "sqlite:///chat.db")
-source = AgentSource("rooms", "Books rooms.", database, opened)
+rooms = create_graph_agent("openai:gpt-4o-mini", [book], config=LoopConfig(approve="book"), name="rooms")
+source = of_agent(rooms, "Books rooms.", db=os.environ.get("CHAT_DB", "sqlite:///chat.db"))
 keys = tuple(ApiKey(name=name, key=SecretStr(token)) for name, token in USERS.items())
 agent = create_app(source, settings=ServerSettings(keys=keys))
 

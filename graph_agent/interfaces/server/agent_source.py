@@ -7,10 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
 from graph_agent.agent_file.credentials import CredentialSource, read_credentials
 from graph_agent.agent_file.delegates import SkillSpec
 from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
 from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
+from graph_agent.base.errors import ConfigError
 from graph_agent.session.compiled import CompiledAgentGraph
 
 
@@ -95,6 +98,30 @@ def of_served(agent: ServedAgent) -> AgentSource:
             yield await agent()
 
     return _source(agent.spec, opened)
+
+
+def of_agent(agent: CompiledAgentGraph, description: str = "", *, db: str, name: str | None = None) -> AgentSource:
+    """Return the source of an agent that a program has built, whose own handlers can run it, too.
+
+    Args:
+        agent: The agent, without a checkpointer: the server adds that of `db`.
+        description: What the agent does, for its A2A card.
+        db: URL of the database of the agent's sessions.
+        name: Name of the agent in the APIs; None for its own.
+
+    Raises:
+        ConfigError: The agent has a checkpointer.
+    """
+    if isinstance(agent.checkpointer, BaseCheckpointSaver):
+        raise ConfigError("The server stores sessions in db=...; build the agent without checkpointer=...")
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        """Yield the agent, which the program keeps."""
+        yield agent
+
+    needs_callers = agent.builder.deps.memory is not None
+    return AgentSource(name or agent.get_name(), description, db, opened, needs_callers=needs_callers)
 
 
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import InMemorySaver
 
+from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.interfaces.server.settings import describe_settings, settings_from
-from graph_agent.server import ServerSettings
+from graph_agent.server import ServerSettings, create_app, of_agent
 from graph_agent.server.serve import STARTUP_FAILURE
 from tests.interfaces.server.process import PARROT, refused
 
@@ -58,3 +64,35 @@ def test_an_invalid_setting_is_refused(entry: str, message: str) -> None:
         settings_from([entry])
 
     assert str(caught.value) == message
+
+
+async def test_a_program_serves_an_agent_that_its_own_handlers_run_too() -> None:
+    agent = create_graph_agent(ScriptedChatModel(["Served.", "Asked."]), name="rooms")
+    server = create_app(of_agent(agent, "Books rooms.", db="memory:"))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with server.router.lifespan_context(server):
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/ask")
+    async def ask() -> str:
+        return (await agent.run("hi")).answer
+
+    app.mount("/agent", server)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
+    async with app.router.lifespan_context(app), client as http:
+        body = {"model": "rooms", "messages": [{"role": "user", "content": "hi"}]}
+        served = (await http.post("/agent/v1/chat/completions", json=body)).json()
+        asked = (await http.get("/ask")).json()
+
+    assert (served["model"], served["choices"][0]["message"]["content"], asked) == ("rooms", "Served.", "Asked.")
+
+
+def test_an_agent_with_a_checkpointer_is_not_served_with_another() -> None:
+    agent = create_graph_agent(ScriptedChatModel(["x"]), checkpointer=InMemorySaver())
+
+    with pytest.raises(ConfigError, match="build the agent without checkpointer="):
+        of_agent(agent, db="memory:")
