@@ -10,6 +10,9 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX
 
 CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a message that a delegating agent sends as background; it is not user input."""
+HANDED_MARK = "graph_agent_untrusted"
+"""Key in `additional_kwargs` of a task from a remote agent; the value lists the parts of it that come from untrusted
+text."""
 STEERING_MARK = "graph_agent_steering"
 """Key in `additional_kwargs` of a steering message, which the user sent during a run."""
 RECALL_MARK = "graph_agent_recall"

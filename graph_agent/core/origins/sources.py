@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 
 from graph_agent.base._internal.text import decode, text_of
 from graph_agent.base.calls import delegation_name, is_delegation
-from graph_agent.base.input_messages import CONTEXT_MARK
+from graph_agent.base.input_messages import CONTEXT_MARK, HANDED_MARK
 from graph_agent.base.origins import ArgumentOrigin
 from graph_agent.core.origins.index import Author, ReadText, TextIndex
 from graph_agent.core.origins.tokens import leaf_values, match_tokens
@@ -60,11 +60,13 @@ class Sources:
         """Add what the model has read before the first event of the session.
 
         Args:
-            messages: The history; only messages that a delegating agent has passed on are added.
+            messages: The history; added are messages that a delegating agent has passed on, and the untrusted parts of
+                tasks that a remote one has sent.
             system: The system prompt.
             handed: The parts of the task that the delegating agent took from untrusted text.
         """
-        for part in handed:
+        sent = [part for message in messages for part in message.additional_kwargs.get(HANDED_MARK, ())]
+        for part in [*handed, *sent]:
             self.index.add(ReadText(Author.HANDED, "task"), part)
         self.index.add(ReadText(Author.SYSTEM, "system"), system)
         for message in messages:

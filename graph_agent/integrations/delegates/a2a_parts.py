@@ -190,9 +190,11 @@ _USAGE = {
 
 
 def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
-    """Return the metadata of a delegated message: the depth and budget that the delegating run has left.
+    """Return the metadata of a delegated message: the depth and budget that the delegating run has left, and the parts
+    of the task that come from untrusted text.
 
-    The form is `{EXTENSION: {"depth": 1, "deadlineS": 12.5, "tokens": 4000, "cost": 0.1}}`, without what has no limit.
+    The form is `{EXTENSION: {"depth": 1, "deadlineS": 12.5, "tokens": 4000, "cost": 0.1, "untrusted": ["…"]}}`, without
+    what has no limit, and without empty parts.
     """
     budget = delegation.budget
     values = {
@@ -200,6 +202,7 @@ def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
         "deadlineS": budget.deadline_s,
         "tokens": budget.tokens,
         "cost": budget.cost,
+        "untrusted": [*delegation.untrusted] or None,
     }
     return {EXTENSION: {name: value for name, value in values.items() if value is not None}}
 
@@ -218,6 +221,13 @@ def read_budget(metadata: Any) -> dict[str, Any]:
     if budget != RemainingBudget():
         configurable[BUDGET_LEFT] = budget.as_json()
     return configurable
+
+
+def read_untrusted_parts(metadata: Any) -> list[str]:
+    """Return the parts of a task that come from untrusted text, by a message's metadata; values of other types are
+    ignored."""
+    parts = _extension_values(metadata).get("untrusted")
+    return [part for part in parts if isinstance(part, str)] if isinstance(parts, list) else []
 
 
 def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:

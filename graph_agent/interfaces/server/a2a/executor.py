@@ -37,12 +37,18 @@ from graph_agent.base.errors import (
     UserError,
 )
 from graph_agent.base.input_ids import InputId, as_input_id
-from graph_agent.base.input_messages import CONTEXT_MARK
+from graph_agent.base.input_messages import CONTEXT_MARK, HANDED_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.approvals.requests import request_of
-from graph_agent.integrations.delegates.a2a_parts import EXTENSION, part_data, read_budget, text_of_parts
+from graph_agent.integrations.delegates.a2a_parts import (
+    EXTENSION,
+    part_data,
+    read_budget,
+    read_untrusted_parts,
+    text_of_parts,
+)
 from graph_agent.interfaces.server.a2a.conversations import SessionIdOf, session_id_of
 from graph_agent.interfaces.server.a2a.credentials import request_credentials
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
@@ -509,7 +515,9 @@ def _input(message: Message | None) -> list[AnyMessage]:
     text = text_of_parts(own)
     if not text.strip():
         raise InputError("The message contains nothing that this agent can read; send text or data.")
-    return [*context, HumanMessage(text)]
+    untrusted = read_untrusted_parts(MessageToDict(message.metadata)) if message is not None else []
+    marks = {HANDED_MARK: [clean(part) for part in untrusted]} if untrusted else {}
+    return [*context, HumanMessage(text, additional_kwargs=marks)]
 
 
 def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Message | None) -> Any:
