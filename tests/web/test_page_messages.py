@@ -15,6 +15,8 @@ from tests.web.conftest import TRAVEL
 
 pytestmark = pytest.mark.xdist_group("page, second half")
 DONE_MS = 60_000
+LOOK_MS = 10_000
+"""The time after which the page asks for the sessions again."""
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -235,6 +237,7 @@ NOTIFIED = """
 
 def test_a_person_is_notified_when_a_session_waits(page: Page, tmp_path: Path) -> None:
     page.add_init_script(NOTIFIED)
+    page.clock.install()
     with serving(tmp_path, agent=TRAVEL) as served, served.http() as http:
         page.goto(served.url)
         page.get_by_text("Filter", exact=True).click()
@@ -242,9 +245,11 @@ def test_a_person_is_notified_when_a_session_waits(page: Page, tmp_path: Path) -
         question = f"!call {json.dumps([['ask_person', {'question': 'Which?'}]])}"
         body = {"model": "travel", "messages": [{"role": "user", "content": question}]}
         http.post("/v1/chat/completions", json={**body, "metadata": {"session_id": "waits"}}).raise_for_status()
+        page.clock.fast_forward(LOOK_MS)
         expect(page).to_have_title("(1) travel", timeout=DONE_MS)
         notified = page.evaluate("notified")
         http.post("/sessions/waits/resume", json={"answer": "This."}).raise_for_status()
+        page.clock.fast_forward(LOOK_MS)
         expect(page).to_have_title("travel", timeout=DONE_MS)
 
     assert notified == [f"A session waits for you: {question}"[: len(notified[0])]]
