@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-# Tests wait for processes and limits of time: four workers use 70 % of two cores.
-WORKERS ?= 6
+# Tests wait for processes and limits of time: six workers use two thirds of two cores.
+WORKERS ?= 8
 SCALE ?= 5
 SEED ?= 1
 REPORT ?=

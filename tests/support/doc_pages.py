@@ -39,9 +39,10 @@ from graph_agent.evaluation import read_cases
 from graph_agent.models.scripted import mock_model_from_env
 from graph_agent.spec import load_spec
 from scripts.docs_tabs import CALL_KEYS
-from tests.support.warm_process import ONLY_OUR_PLUGIN, Process, start_python, warm_commands
+from tests.support.warm_process import ONLY_OUR_PLUGIN, Process, start_python, warm_commands, warm_python
 
 ROOT = Path(__file__).parents[2]
+_SCRIPTS = Path(sys.executable).parent
 POSTGRES = "postgresql://me@db.example/agents"
 """The address of a PostgreSQL database on the pages; the tests run the blocks of a page with one of their own."""
 WITHIN_S = 120
@@ -118,6 +119,7 @@ class PageRun:
             self.monkeypatch.delenv(name)
         self.monkeypatch.setattr("graph_agent.models.scripted.mock_model_from_env", self._scripted)
         self.monkeypatch.setattr("graph_agent.agent_file.factory.mock_model_from_env", self._scripted)
+        self.monkeypatch.setattr(sys, "executable", warm_python())
         module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
         self.monkeypatch.setitem(sys.modules, module.__name__, module)
         with asyncio.Runner() as runner, contextlib.ExitStack() as servers:
@@ -243,7 +245,7 @@ class PageRun:
             process.wait()
 
     def _environment(self) -> dict[str, str]:
-        path = os.pathsep.join([str(warm_commands()), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(warm_commands()), str(_SCRIPTS), os.environ["PATH"]])
         return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", **ONLY_OUR_PLUGIN}
 
     def _with_ports(self, text: str) -> str:

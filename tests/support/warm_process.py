@@ -36,6 +36,8 @@ _READ_AT_START = re.compile(r"LANG(UAGE)?$|LC_|PYTHON")
 """Names of the variables that an interpreter reads when it starts."""
 _WITHOUT_EFFECT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
 _ROOT = str(Path(__file__).parents[2])
+_PYTHON = sys.executable
+"""The interpreter; a test may set `sys.executable` to `warm_python()`."""
 _READ_WHEN_IMPORTED = ("graph_agent.cli", "graph_agent.interfaces", "graph_agent.server", "prometheus_client")
 """Packages that workers import again: `prometheus_client` selects its storage, which workers share, at its import."""
 
@@ -196,7 +198,7 @@ def start_python(
     if any(value != os.environ.get(name) for name, value in read.items() if name not in _WITHOUT_EFFECT):
         is_module = command[0] != "-c" and not command[0].endswith(".py")
         return subprocess.Popen(
-            [sys.executable, *(["-m"] if is_module else []), *command],
+            [_PYTHON, *(["-m"] if is_module else []), *command],
             cwd=cwd,
             env=env,
             stdin=stdin,
@@ -238,7 +240,7 @@ def warm_commands() -> Path:
     address = _listen(_serve_commands)
     for name, program in _COMMANDS.items():
         file = address.with_name(name)
-        file.write_text(_CLIENT.format(python=sys.executable, address=str(address), program=program))
+        file.write_text(_CLIENT.format(python=_PYTHON, address=str(address), program=program))
         file.chmod(0o755)
     # The imports take longer than a client waits for its server, on a busy machine.
     first = _context.Process(target=os.getpid)
@@ -293,7 +295,7 @@ def _start_command(
 ) -> Process:
     first = arguments[0] if arguments else ""
     if first not in ("-m", "-c") and not first.endswith(".py"):
-        command = [sys.executable, *arguments]
+        command = [_PYTHON, *arguments]
         return subprocess.Popen(command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
     program = arguments[first == "-m" :]
     return start_python(program, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
