@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
@@ -10,6 +12,7 @@ from graph_agent.base.calls import checked_call
 from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.base.types import Call
 from graph_agent.core.overlap.streamed_objects import StreamedObjects
+from graph_agent.models.client import Mode
 from graph_agent.models.message_gate import message_text
 
 
@@ -30,22 +33,24 @@ class CallReceiver(Protocol):
 
 
 class StreamedCalls:
-    """Reads native calls and structured plans; implements `ChunkListener`.
+    """Reads native calls, calls in text that are JSON objects, and structured plans; implements `ChunkListener`.
 
     Args:
         receiver: Receives each complete call.
-        is_structured: Whether the reply is a structured plan, in its text or as a call of `PLAN_TOOL`.
+        mode: The form of the calls; a structured plan is in the text of the reply or in a call of `PLAN_TOOL`.
+        parse: Returns the calls in a text that is one JSON object.
     """
 
-    def __init__(self, receiver: CallReceiver, *, is_structured: bool) -> None:
+    def __init__(self, receiver: CallReceiver, mode: Mode, parse: Callable[[str], Sequence[Call]]) -> None:
         self._receiver = receiver
-        self._is_structured = is_structured
+        self._mode = mode
+        self._parse = parse
         self.begin()
 
     def begin(self) -> None:
         """Begin a new reply."""
         self._receiver.begin()
-        self._text = StreamedObjects("tools")
+        self._text = StreamedObjects("tools" if self._mode == "wave" else None)
         self._calls: dict[int, _StreamedCall] = {}
         """Index of a native call → what has arrived of it."""
         self._newest = -1
@@ -55,18 +60,23 @@ class StreamedCalls:
         """Read the next chunk."""
         if not isinstance(message, AIMessageChunk):
             return
-        if self._is_structured and (text := message_text(message)):
+        text = "" if self._mode == "native" else message_text(message)
+        if text and self._mode == "wave":
             self._read_plan(self._text, text)
+        elif text:
+            for found in self._text.feed(text):
+                for call in self._parse(json.dumps(found)):
+                    self._receiver.receive(checked_call(call["id"], call["name"], call["arguments"]))
         for piece in message.tool_call_chunks:
             name, index = piece.get("name") or "", piece.get("index")
             # Some servers leave the index out; each call then begins with its name.
             self._newest = index if index is not None else self._newest + bool(name)
-            call = self._calls.setdefault(self._newest, _StreamedCall(name, piece.get("id") or ""))
-            if self._is_structured and call.name == PLAN_TOOL:
-                self._read_plan(call.plan, piece.get("args") or "")
+            native = self._calls.setdefault(self._newest, _StreamedCall(name, piece.get("id") or ""))
+            if self._mode == "wave" and native.name == PLAN_TOOL:
+                self._read_plan(native.plan, piece.get("args") or "")
                 continue
-            for arguments in call.arguments.feed(piece.get("args") or ""):
-                self._receiver.receive(checked_call(call.id, call.name, arguments))
+            for arguments in native.arguments.feed(piece.get("args") or ""):
+                self._receiver.receive(checked_call(native.id, native.name, arguments))
 
     def _read_plan(self, reader: StreamedObjects, text: str) -> None:
         """Read the next piece of a structured plan."""

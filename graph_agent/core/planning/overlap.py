@@ -52,7 +52,7 @@ class PlanningOverlap:
         self._config = config
         self._calls = early_calls_of(run_of(config))
         self._speculation = speculation_of(config, request.loop, request.settings.speculation_budget)
-        self.streams = request.settings.dispatch == "streamed" and request.mode != "text"
+        self.streams = request.settings.dispatch == "streamed"
         """Whether calls of a reply may begin before the plan is whole."""
         self._begun = Counter[tuple[SpeculationSource, str]]()
 
@@ -111,7 +111,7 @@ class PlanningOverlap:
                 cache(request.earlier.results),
                 request.settings.max_calls_per_wave,
             )
-            sent = dispatch.during(sent, is_structured=request.mode == "wave")
+            sent = dispatch.during(sent, request.mode, toolbox.names)
         try:
             planned = await sent
         except BaseException:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakMethod
 
@@ -14,6 +15,8 @@ from graph_agent.core.overlap.early_calls import NO_VALUE, EarlyCall, EarlyCalls
 from graph_agent.core.overlap.streamed_calls import StreamedCalls
 from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve
 from graph_agent.models.chunk_listener import chunk_listener
+from graph_agent.models.client import Mode
+from graph_agent.models.parsing.calls import parse_tool_calls
 
 T = TypeVar("T")
 WAITS: Any = object()
@@ -51,19 +54,20 @@ class StreamedDispatch:
         # The calls that wait keep this object alive; a cycle would keep the history after the run.
         calls.on_next_plan = WeakMethod(self.begin)
 
-    async def during(self, request: Awaitable[T], *, is_structured: bool) -> T:
+    async def during(self, request: Awaitable[T], mode: Mode, tools: Sequence[str]) -> T:
         """Await a planning request, and begin calls of its replies.
 
         Calls that wait for early results begin after it, too, until the next plan is asked for.
 
         Args:
             request: The request, with its repairs.
-            is_structured: Whether the replies are structured plans.
+            mode: The form of the calls in its replies.
+            tools: Names of the tools.
 
         Raises:
             BaseException: What the request raises.
         """
-        token = chunk_listener.set(StreamedCalls(self, is_structured=is_structured))
+        token = chunk_listener.set(StreamedCalls(self, mode, partial(parse_tool_calls, tools=[*tools])))
         try:
             return await request
         except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -26,10 +26,17 @@ def plan(*names: str) -> str:
     return json.dumps({"status": "continue", "action": "Look.", "tools": made, "reasoning": "So."})
 
 
-@pytest.mark.parametrize("mode", ["native", "wave"])
-async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_writing_one_waits(mode: str) -> None:
+def in_text(*names: str) -> str:
+    made = [f'<tool_call>{{"name": "{name}", "arguments": {{"text": "a"}}}}</tool_call>' for name in names]
+    return "I look.\n" + "\n".join(made)
+
+
+@pytest.mark.parametrize(("mode", "reply"), [("native", calls), ("wave", plan), ("text", in_text)])
+async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_writing_one_waits(
+    mode: str, reply: Callable[..., str]
+) -> None:
     began: list[str] = []
-    made = plan("look", "save") if mode == "wave" else calls("look", "save")
+    made = reply("look", "save")
     model = SlowModel(responses=[made, "Done."], streaming=True)
 
     @tool
