@@ -59,6 +59,13 @@ class Marks(TypedDict, total=False):
     kind: Literal["file_read", "shell", "search", "listing"]
 
 
+def tool_of(function: Callable[..., Any]) -> BaseTool:
+    """Return a tool made of a function with a docstring and type hints; the function's attribute `metadata`, a mapping,
+    becomes that of the tool."""
+    tool, metadata = as_tool(function), getattr(function, "metadata", None)
+    return tool.model_copy(update={"metadata": {**metadata}}) if isinstance(metadata, Mapping) else tool
+
+
 def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> BaseTool:
     """Return a copy of a tool with metadata added, e.g. `marked(weather, effect="read", timeout_s=5)`.
 
@@ -76,5 +83,5 @@ def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> Base
             raise ConfigError(f"The mark {name}={value!r} on a tool: use {' or '.join(map(repr, _CHOICES[name]))}.")
         if name == "timeout_s" and not (value is None or (isinstance(value, int | float) and value > 0)):
             raise ConfigError(f"The mark timeout_s={value!r} on a tool: use a positive number of seconds, or None.")
-    tool = given if isinstance(given, BaseTool) else as_tool(given)
+    tool = given if isinstance(given, BaseTool) else tool_of(given)
     return tool.model_copy(update={"metadata": {**(tool.metadata or {}), **marks}})

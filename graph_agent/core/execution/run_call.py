@@ -40,7 +40,6 @@ from graph_agent.core.execution.ledger import (
     note_started,
 )
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
-from graph_agent.core.overlap.early_calls import early_calls_of
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import (
@@ -335,7 +334,12 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     # In a thread, because a schema of others may take long to check.
     if (check := toolbox.schema_checks.get(tool.name)) and (text := await asyncio.to_thread(check, call["arguments"])):
         return CallResult(text, "invalid")
-    early = early_calls_of(task.run).take(call) if task.run.speculation is not None else None
+    early = None
+    if task.run.speculation is not None:
+        # Imported here: few agents begin calls early.
+        from graph_agent.core.overlap.early_calls import early_calls_of
+
+        early = early_calls_of(task.run).take(call)
     while True:
         given = ReturnValue()
         try:

@@ -8,7 +8,6 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
-from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -16,6 +15,7 @@ from pydantic.fields import FieldInfo
 from graph_agent.base._compat import config_parameter
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base.errors import ConfigError, SlowSchemaError
+from graph_agent.base.marks import tool_of
 from graph_agent.core.tools.delegation import Delegate
 from graph_agent.core.tools.output import misfit_text
 
@@ -147,7 +147,7 @@ def checked_tool(given: object, where: str) -> BaseTool:
     if isinstance(given, type) and issubclass(given, BaseTool):
         raise ConfigError(f"{where}: {name} is a class of tools; give an object of it: {name}(…).")
     try:
-        return as_tool(given)
+        return tool_of(given)
     except Exception as error:
         raise ConfigError(
             f"{where}: the function {name!r} cannot be a tool: {_first_line(error)} Give it a docstring and type hints."

@@ -94,7 +94,7 @@ async def test_a_result_of_a_broken_stream_serves_the_plan_of_the_next_attempt_a
     result = await session.run("Look it up.")
     early = early_work_of(await session.events())
 
-    assert ([*result.results.values()], ran.count("b") <= 2, early.used) == (["found b"], True, 1)
+    assert ([*result.results.values()], ran.count("b"), early.used) == (["found b"], 1, 1)
     assert early.started > early.used
 
 

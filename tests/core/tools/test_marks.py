@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from graph_agent.core.tools.argument_checks import checked_tool
 from graph_agent.errors import ConfigError
 from graph_agent.marks import marked
 from tests.support.agents import echo
@@ -26,6 +27,19 @@ async def test_marks_are_laid_on_a_copy() -> None:
         {"effect": "write", "timeout_s": 5},
         "It rains in Bergen.",
     )
+
+
+def test_the_metadata_of_a_function_is_that_of_its_tool() -> None:
+    def look(text: str) -> str:
+        """Look up."""
+        return text
+
+    look.metadata = {"effect": "read"}  # type: ignore[attr-defined]  # as a tool has it
+
+    assert [marked(look, timeout_s=5).metadata, checked_tool(look, "tools[0]").metadata] == [
+        {"effect": "read", "timeout_s": 5},
+        {"effect": "read"},
+    ]
 
 
 def test_a_misspelt_mark_is_refused_and_the_tool_is_as_it_was() -> None:
