@@ -433,7 +433,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     def _durable(
         self, kwargs: dict[str, Any], configurable: dict[str, Any], saver: BaseCheckpointSaver[Any]
     ) -> dict[str, Any]:
-        """Return a run's keyword arguments, with `durability="sync"` if plans must be stored before their calls run."""
+        """Return a run's keyword arguments, with `durability="sync"` if plans must be stored before their calls run.
+
+        That is so if the run is stored, the caller has set no durability, and a tool may write or the saver defers its
+        writes.
+        """
         if _sets_durability(kwargs):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):

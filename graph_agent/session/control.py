@@ -239,7 +239,10 @@ class SessionCommands:
         return False
 
     async def _send(self, note: ControlMessage) -> None:
-        """Add a note to the session's inbox. Raises `InputError` if a run in another process could not read it."""
+        """Add a note to the session's inbox, in the Store or in this process's memory.
+
+        Raises `InputError` if the session runs in another process, and there is no Store by which it could read it.
+        """
         is_here = self._store is not None or await find_run(self.saver, self.id) is not None
         if not is_here and not await is_idle(self.saver, self.id):
             raise InputError(
@@ -382,7 +385,10 @@ def call_records(
     interrupted = _interrupted(snapshot, recovery)
 
     def state(call: TrackedCall) -> CallProgress:
-        """Return the state of a call: from its result, the run in this process, or what a crashed run has stored."""
+        """Return the state of a call: from its result, the run in this process, or what a crashed run has stored.
+
+        `unknown` is the state of a call that may have started before a crash, and may not.
+        """
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]
@@ -398,7 +404,9 @@ def call_records(
 
 
 def _interrupted(snapshot: StateSnapshot, recovery: WaveRecovery) -> set[str]:
-    """Return the ids of the calls whose tasks wait for an answer."""
+    """Return the ids of the ready calls whose tasks wait for an answer, also as `recovery` knows from before a
+    crash.
+    """
     waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in recovery.asking}
     # One task per ready call, in order.
     tasks = [task.id for task in snapshot.tasks if task.name in ("tools", "delegate")]

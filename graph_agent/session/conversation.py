@@ -72,7 +72,10 @@ async def summarize_conversation(
     own, found = deps.toolbox.own, list[tuple[str, Usage]]()
 
     async def summarize(state: dict[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        """Node that requests the summary of the messages that the hooks have left, and adds it to `found`."""
+        """Node that requests the summary of the messages that the hooks have left; the state does not change.
+
+        Adds the text and the usage of the request to `found`.
+        """
         given = coerce_context(runtime.context, deps.context_schema)
         settings = effective_config(deps.config, given, deps.context_schema)
         chain = await deps.models.chain(settings)

@@ -242,7 +242,10 @@ class _Checkpoint:
     """Task id, task path, channel and value of each write."""
 
     def store(self, saver: BaseCheckpointSaver[Any], session_id: str) -> None:
-        """Store the checkpoint and its writes under a session's id, by the blocking methods of a checkpointer."""
+        """Store the checkpoint and its writes under a session's id, by the blocking methods of a checkpointer.
+
+        The namespace, the id and the parent remain those of the export.
+        """
         at: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": self.namespace}}
         if self.parent is not None:
             at["configurable"]["checkpoint_id"] = self.parent

@@ -136,7 +136,10 @@ class ReplyBuffer:
         return self._take(None)
 
     def _take(self, end: int | None) -> list[Token | Reasoning]:
-        """Return the first `end` unread pieces, joined like `take` does; None for all."""
+        """Remove the first `end` unread pieces, and return them as parts, joined like `take` does; None for all.
+
+        Wakes a writer that waits for room, and restarts the time until the next delivery.
+        """
         if not self._pieces:
             return []
         pieces, self._pieces = self._pieces[:end], [] if end is None else self._pieces[end:]

@@ -31,7 +31,10 @@ def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[.
 
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
-        """Run the node between two checks of the lock, and stream the tool results in its update."""
+        """Run the node between two checks that the session's lock is held, and stream the tool results in its update.
+
+        Raises `SessionLostError` if the lock is lost; the update is then not stored.
+        """
         active_run = run_of(config)
         active_run.stop.check_held()
         update = await node(state, config, *args, **kwargs)

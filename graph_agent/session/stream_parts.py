@@ -148,7 +148,11 @@ class StreamParts:
         """Ids of calls whose end was reported before the index of their event was final."""
 
     def take(self, mode: str, payload: Any) -> Iterable[ServedPart]:
-        """Return the parts of one chunk, after those of reply text that comes before it; empty for an unknown mode."""
+        """Return the parts of one chunk of LangGraph's stream, after those of reply text that comes before it.
+
+        `mode` is the stream mode of the chunk, and `payload` its content; a mode that this package does not use has no
+        parts.
+        """
         if self._replies is not None and (texts := self._replies.take_before(mode, payload)):
             return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
         return self._of_chunk(mode, payload)
@@ -163,7 +167,10 @@ class StreamParts:
             yield from self._token(text) if isinstance(text, Token) else (text,)
 
     def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
-        """Return the parts of one chunk itself; empty for an unknown mode."""
+        """Return the parts of one chunk itself; empty for an unknown mode.
+
+        `mode` is the stream mode. The state of the mode `values` is a part only if events are not put in order.
+        """
         if mode == "messages":
             return self._tokens(*payload)
         if mode == "custom":
@@ -346,7 +353,9 @@ class _HistoryOrder:
 
 
 def _ending_call(first: StoredEvent) -> str:
-    """Return the id of the call whose task has stored events that begin with `first`; empty if they are not of a
+    """Return the id of the call whose task has stored events that begin with `first`; empty if they are not of a call.
+
+    For an approval that a delegate asks for, it is the id of the delegation; for one by middleware, that of the first
     call.
     """
     if not is_approval(first):
@@ -357,7 +366,10 @@ def _ending_call(first: StoredEvent) -> str:
 
 
 def _custom(payload: Any) -> RunPart:
-    """Convert an object of the custom stream to a part. Objects of this package are recognized by their exact keys."""
+    """Convert an object of the custom stream to a part; one that is not of this package becomes a `Custom`.
+
+    Objects of this package are recognized by their type or their exact keys.
+    """
     if isinstance(payload, DelegatePart):
         return payload
     if is_progress(payload):

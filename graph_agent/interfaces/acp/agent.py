@@ -446,8 +446,10 @@ def _no_session(session_id: str) -> RequestError:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Context manager that converts every exception of its body to `RequestError`; unexpected exceptions are also
-    logged.
+    """Context manager that converts every exception of its body to `RequestError`.
+
+    A `UserError` has the code -32602, any other exception -32603; the latter is logged, and its text has secrets
+    masked. A `RequestError` passes unchanged.
     """
     try:
         yield

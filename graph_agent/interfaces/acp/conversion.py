@@ -76,7 +76,10 @@ class AcpProjection:
         """The text of that message that was streamed to the client so far."""
 
     def part(self, part: RunPart) -> Iterator[AcpUpdate]:
-        """Yield the updates of one streamed part; most kinds of parts have none."""
+        """Yield the updates of one streamed part: of text, reasoning, an ended call, a delegate's progress or an event.
+
+        Other kinds of parts have none. Text is noted, so that the stored message is not sent again.
+        """
         match part:
             case Token(text, message_id=id_):
                 if id_ != self._message_id:

@@ -107,7 +107,10 @@ class AgentThread:
                 self._caller.call_soon_threadsafe(queue.put_nowait, item)
 
         async def produce() -> None:
-            """Read the stream on the agent's loop into the queue, until its end or an exception."""
+            """Read the stream on the agent's loop into the queue, followed by None, or by the exception that ended it.
+
+            Only a cancellation is raised, too.
+            """
             try:
                 async with aclosing(start()) as parts:
                     async for part in parts:

@@ -204,7 +204,11 @@ def parse_typed_arguments(text: str) -> dict[str, Any]:
 
 
 def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
-    """Return the calls of an approval request, in order; empty if the interrupt is not an approval request."""
+    """Return the calls of an approval request, in order, each with its permitted decisions, its delegate and its
+    origins.
+
+    Empty if the interrupt is not an approval request.
+    """
     if (request := request_of(interrupt)) is None:
         return ()
     delegate = request["delegate"] if isinstance(request.get("delegate"), str) else ""
@@ -518,7 +522,10 @@ class GivenAnswers:
 def _by_id(
     questions: Sequence[Question], decisions: Sequence[DecisionFields], answers: Sequence[str]
 ) -> dict[str, Any]:
-    """Distribute decisions to calls and answers to the other questions, in order; return interrupt id → answer."""
+    """Distribute decisions to calls and answers to the other questions, both in order; return interrupt id → answer.
+
+    An answer that is a JSON object or array is parsed. There must be one for each call and for each question.
+    """
     remaining, texts = iter(decisions), iter(answers)
     return {
         question.id: question.answer([next(remaining) for _ in question.actions])

@@ -107,8 +107,9 @@ def eval_(
 
 
 async def _rated(agent: Path) -> CaseFile:
-    """Return the answers that users have rated, in the database of an agent file, as cases; raise `ConfigError` if
-    there are none.
+    """Return the answers that users have rated, in the database of an agent file, as cases.
+
+    Raises `ConfigError` if there are none, or if the file or the database cannot be opened.
     """
     from graph_agent.agent_file.spec import load_spec
     from graph_agent.devtools.evaluation.cases import CaseFile

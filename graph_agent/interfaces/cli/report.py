@@ -212,7 +212,10 @@ class TextReport(RunReport):
         self._printed = ""
 
     def _end_reasoning(self) -> None:
-        """Print the collected reasoning, which has ended, and keep it as `reasoning`. Does nothing if it is blank."""
+        """Print the collected reasoning, which has ended, and keep it as `reasoning`. Does nothing if it is blank.
+
+        It is printed as a whole, or folded to one line with its length and its beginning.
+        """
         text, self._reasoning = self._reasoning.strip(), ""
         if not text:
             return

@@ -24,7 +24,10 @@ def short(count: int) -> str:
 
 
 def seconds(duration_s: float | None) -> str:
-    """Return a duration, e.g. `120 ms`, `1.5 s`, `2.0 min` or `1.5 h`; an empty text for None."""
+    """Return a duration, e.g. `120 ms`, `1.5 s`, `2.0 min` or `1.5 h`; an empty text for None.
+
+    Seconds are used up to 100 s, minutes up to 100 min.
+    """
     if duration_s is None:
         return ""
     if duration_s < 1:

@@ -89,7 +89,10 @@ def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None
 
 
 def of_served(agent: ServedAgent) -> AgentSource:
-    """Return the source of an agent that this process serves already. Both share its MCP servers."""
+    """Return the source of an agent that this process serves already; both share its MCP servers.
+
+    The agent is opened if it is not open, and closed when the source is.
+    """
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[CompiledAgentGraph]:
@@ -125,7 +128,10 @@ def of_agent(agent: CompiledAgentGraph, description: str = "", *, db: str, name:
 
 
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
-    """Return the source of an agent file that `opened` opens."""
+    """Return the source of an agent file; `opened` opens its agent.
+
+    Of the skills, only those that the card lists are taken.
+    """
     return AgentSource(
         spec.name,
         spec.description,

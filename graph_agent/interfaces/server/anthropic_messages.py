@@ -269,7 +269,11 @@ class _AnthropicDialect(ChatDialect):
         yield _event("ping", progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the last events: the citations, the calls of the caller's tools, the stop reason and the usage."""
+        """Yield the last events: the citations, the calls of the caller's tools, the stop reason and the usage, and the
+        end.
+
+        Citations are sent only if the last open block is one of text.
+        """
         for citation in _citations(outcome) if self._open == "text" else ():
             yield _event(
                 "content_block_delta", index=self._blocks, delta={"type": "citations_delta", "citation": citation}

@@ -138,7 +138,11 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        """Open the agent and its services while the application runs."""
+        """Open the agent and its services while the application runs, and close them when it stops.
+
+        The protocols A2A and MCP are opened at their first request; if only A2A is served, or the application shares
+        the server of `langgraph dev`, A2A is opened at once.
+        """
         limits, streams, tasks = limits_of(settings, shared)
         async with (
             open_host(source, settings, db) as host,

@@ -245,6 +245,8 @@ class Feeds:
     async def _pump(self, thread: str, feed: SessionFeed) -> None:
         """Read the thread's new events into its feed, after each change and every 2 seconds, until the feed or the
         server ends.
+
+        Two reads are at least 0.1 s apart. If the server stops, or a read fails, the feed ends as `server_stopping`.
         """
         try:
             with self._notifier.subscribe(thread) as changed:

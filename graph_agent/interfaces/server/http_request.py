@@ -29,7 +29,9 @@ def with_request_id(send: Send) -> Send:
     """
 
     async def send_with_id(message: Message) -> None:
-        """Send a message; the start of a response gets the headers."""
+        """Send a message; the start of a response gets one request id in the headers of OpenAI and Anthropic, if they
+        are missing.
+        """
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))

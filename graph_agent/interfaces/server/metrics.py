@@ -53,7 +53,12 @@ class ReservedFile(MmapedDict):
 
 
 def _reserve(filename: str, size: int) -> None:
-    """Extend a file to `size` bytes, all allocated on disk. On failure, restore the old size and raise `OSError`."""
+    """Extend a file to `size` bytes, all allocated on disk; create it if it does not exist.
+
+    A larger file stays as it is.
+
+    On failure, the old size is restored, a new file deleted, and `OSError` raised.
+    """
     file = os.open(filename, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(file).st_size

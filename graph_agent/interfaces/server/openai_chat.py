@@ -287,7 +287,10 @@ def _content(message: ChatMessage) -> str | list[Any]:
 
 
 def _block(part: ChatPart) -> dict[str, Any]:
-    """Convert a part of a message to a LangChain content block; raise `InvalidRequestError` if it is incomplete."""
+    """Convert a part of a message to a LangChain content block: an image, a file with base64, or else text.
+
+    Raises `InvalidRequestError` if an image has no URL, or a file no data URL. A part of type `refusal` is a text, too.
+    """
     if part.type == "image_url":
         if part.image_url is None:
             raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
@@ -513,7 +516,10 @@ async def create_chat_completion(
 
 
 def _dialect(body: ChatCompletionRequest, token: str) -> _OpenAIDialect:
-    """Return the format of the answer to a request."""
+    """Return the format of the answer to a request, with a last chunk for the usage if the request asks for it.
+
+    `token` is a part of the answer's id.
+    """
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     return _OpenAIDialect(body.model, token, include_usage=include_usage)
 

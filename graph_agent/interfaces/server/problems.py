@@ -127,8 +127,10 @@ class ProblemError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the response: when to retry, whether official clients should retry automatically, and how to
-        authenticate.
+        """Headers of the response: `retry-after` if waiting helps, at least 1 s; `www-authenticate` if a key is
+        missing.
+
+        `x-should-retry: false` keeps official clients from a repetition that would run the input again.
         """
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:

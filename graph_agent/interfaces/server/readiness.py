@@ -58,8 +58,9 @@ class ReadinessCheck:
         """Return the state of each part, name → `ok` or the fault in one word, such as `failed`, `timeout`, or `full`
         for a full disk.
 
-        A model that failed a request within the last minute has the kind of that error as its state, even if its
-        endpoint answers. The cause of a failure is only logged, because the route is public.
+        The part `server` is `stopping` once the server ends its runs. A model that failed a request within the last
+        minute has the kind of that error as its state, even if its endpoint answers. The cause of a failure is only
+        logged, because the route is public.
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}
@@ -135,7 +136,11 @@ class StateCheck:
         return self._result[1]
 
     async def _run(self) -> None:
-        """Run the check and store its result. Of consecutive failures, only the first is logged."""
+        """Run the check and store its result with the time; an exception is the state `failed`, or `full` for a full
+        disk.
+
+        Of consecutive failures, only the first is logged. Never raises.
+        """
         try:
             states = await self._check()
             self._failed = False

@@ -215,8 +215,9 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that environment variables set, field → value; raise `ConfigError` with the variable's name
-    if one is invalid.
+    """Return the settings that environment variables set, field → value; a blank variable counts as not set.
+
+    API keys are not among them. Raises `ConfigError` with the variable's name if a value is invalid.
     """
     values: dict[str, Any] = {}
     for name in (ServerSettings.model_fields.keys() | ServerSettings.removed_fields.keys()) - {"keys"}:

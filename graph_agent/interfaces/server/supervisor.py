@@ -83,7 +83,11 @@ class Worker(Process):
         self.child_conn.close()
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal stops the server. This is the main function of the worker process."""
+        """Serve until a signal stops the server. This is the main function of the worker process.
+
+        First closes the connections that it has inherited from the supervisor, and resets the handlers of signals.
+        `sockets` are those to listen on.
+        """
         for connection in (self.parent_conn, *self._inherited):
             connection.close()
         # A forked worker inherits the handlers of its supervisor.
@@ -309,7 +313,11 @@ def sharing(workers: int) -> Iterator[Path | None]:
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
-    """Return a new temporary folder; None, with a logged warning, if no location permits one."""
+    """Return a new temporary folder, in the system's folder for them or else in memory, which is deleted when it is
+    closed.
+
+    None, with a logged warning, if no location permits one.
+    """
     first_error: OSError | None = None
     for place in (None, *_MEMORY):
         try:

@@ -93,14 +93,14 @@ def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
     def storing(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        """Store a checkpoint like `put`, with the changed config and metadata."""
+        """Store a checkpoint like `put`, with the config and the metadata that `_as_stored` returns for them."""
         config, metadata = _as_stored(config, metadata, checkpoint["id"])
         return put(config, checkpoint, metadata, new_versions)
 
     async def astoring(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        """Store a checkpoint like `aput`, with the changed config and metadata."""
+        """Store a checkpoint like `aput`, with the config and the metadata that `_as_stored` returns for them."""
         config, metadata = _as_stored(config, metadata, checkpoint["id"])
         return await aput(config, checkpoint, metadata, new_versions)
 

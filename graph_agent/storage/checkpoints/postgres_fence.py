@@ -194,8 +194,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
         new_ids: Sequence[str] = (),
     ) -> T:
-        """Check that the run may write to a thread and namespace, and write, in one transaction; return what `write`
-        returns.
+        """Check that the run may write to a namespace, and write, in one transaction; return what `write` returns.
 
         `write` performs it with a saver whose statements are in the transaction; it is called again if a first, cheaper
         transaction failed. `new_ids` are the ids of the checkpoints to store, in order, which the fence records as
@@ -506,10 +505,10 @@ class WriteQueue:
         return self._task
 
     async def _commit_pending(self) -> None:
-        """Commit the queued writes; record an error in the group. Calls `drained`, or starts the timer for newer
-        writes.
+        """Commit the queued writes; record an error in the group, after which later batches are dropped, not committed.
 
-        Only a cancellation is raised again.
+        Then calls `drained`, or starts the timer for writes that were queued meanwhile. Only a cancellation is raised
+        again.
         """
         batch, self._pending = self._pending, []
         try:
@@ -564,7 +563,7 @@ class SharedTransactions:
         return await committed
 
     async def _commit_waiting(self) -> None:
-        """Commit the waiting shares, up to `_MOST_RUNS` in a transaction, until none is left."""
+        """Commit the waiting writes of several runs, up to `_MOST_RUNS` runs in a transaction, until none waits."""
         while self._waiting:
             self._joined, self._waiting = self._waiting[:_MOST_RUNS], self._waiting[_MOST_RUNS:]
             outcome = await self._execute([share for share, _ in self._joined])
@@ -575,7 +574,7 @@ class SharedTransactions:
         self._joined, self._task = [], None
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """After a cancellation of the shared task, set the futures of all shares to False: each commits alone."""
+        """After a cancellation of the shared task, return False from each waiting `commit`; each run commits alone."""
         if self._task is not task:
             return
         # A program that cancels all tasks cancels this one, too, perhaps before it begins; then each run commits alone.
@@ -585,7 +584,7 @@ class SharedTransactions:
                 future.set_result(False)
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
-        """Commit shares in one transaction; return False if it fails, and the error if no connection is available."""
+        """Commit the writes of several runs in one transaction; False if that fails. A `PoolTimeout` is returned."""
         # Sorted: two processes that acquire the same locks in another order could wait for each other.
         locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})
         writes = [write for share in shares for write in share.writes]

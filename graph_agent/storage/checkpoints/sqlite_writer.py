@@ -195,7 +195,9 @@ class Writer:
                     self._thread.start()
 
     def _run_thread(self) -> None:
-        """Run batches of queued jobs until `aclose`."""
+        """Run batches of queued jobs until `aclose`, each with the lock held, and report the outcomes after the
+        commit.
+        """
         while (first := self._next()) is not None:
             self._urgent.clear()
             batch = [first]
@@ -348,6 +350,8 @@ def _starts(job: _Job) -> bool:
 def _report(jobs: list[_Job]) -> None:
     """Call `committed` of each job that succeeded, and return all outcomes to the callers, with one call per event
     loop.
+
+    A deferred job has no caller; its group counts it as ended. Callers of a closed loop are skipped.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
     for job in jobs:

@@ -135,7 +135,10 @@ class SessionLocks:
                 self._held.discard((place, session_id))
 
     def _take(self, place: Hashable, session_id: str) -> bool:
-        """Lock a session within this process, and its byte if its place is a file; False if either is taken."""
+        """Lock a session within this process, and its byte if its place is a file; False if either is taken.
+
+        A byte that is taken is tried again after 2 ms. Raises `SessionLockError` if the lock file cannot be used.
+        """
         if (place, session_id) in self._held:
             return False
         if HAS_LOCKS and isinstance(place, Path) and not self._take_byte(place, session_id):

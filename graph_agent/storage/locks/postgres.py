@@ -270,7 +270,11 @@ class AdvisoryLocks:
             logger.warning("The lock of session %r was released by closing its connection: %s", session_id, error)
 
     def _query(self, query: str, session_id: str) -> list[str] | None:
-        """Return the first row of a query about one session; a connection that broke while idle is replaced once."""
+        """Return the first row of a query about the lock of one session; None without a row.
+
+        A connection that broke while idle is replaced once, and the query sent again. Raises
+        `psycopg.OperationalError`.
+        """
         from psycopg import OperationalError
 
         connection = self._connected()
@@ -309,7 +313,10 @@ class AdvisoryLocks:
         return self._open
 
     def _reacquire(self, connection: Connection[Any], session_id: str) -> str:
-        """Acquire a lock again over a new connection; return why its run cannot continue, empty if it can."""
+        """Acquire a lock again over a new connection; return why its run cannot continue, empty if it can.
+
+        It cannot if another process has the lock, or has continued the session meanwhile; the lock is then not held.
+        """
         if first_row(connection, _TAKE, self._key(session_id)) != ["t"]:
             return _TAKEN.format(session_id)
         newest, owner = first_row(connection, _NEWEST, session_id, OWNER) or (None, "")

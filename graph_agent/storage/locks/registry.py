@@ -484,6 +484,8 @@ def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
 async def _wait_for_ending(key: tuple[Hashable, str]) -> bool:
     """Wait up to `_ENDING_S` seconds for a run in this process that is about to end; False if it goes on or there is
     none.
+
+    True does not mean that it has ended: it is also returned after that time.
     """
     for _ in range(_ENDING_TICKS):
         if (ending := _ending(key)) is not None:
@@ -496,7 +498,7 @@ async def _wait_for_ending(key: tuple[Hashable, str]) -> bool:
 
 
 def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
-    """Release the lock if a cancelled acquire is granted later."""
+    """Release the lock if a cancelled acquire is granted later; returns at once."""
 
     def release(taken: Future[bool]) -> None:
         """Release the lock if it was granted."""
@@ -508,7 +510,10 @@ def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
 
 @contextmanager
 def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator[None]:
-    """Make a run findable during the block; raise `SessionBusyError` if its lock was not `taken`."""
+    """Make a run findable during the block, and its release of the lock afterwards, until `_released` ends.
+
+    Raises `SessionBusyError` if its lock was not `taken`.
+    """
     if not taken:
         raise _busy(run.identity.session_id)
     _under_way[key] = run

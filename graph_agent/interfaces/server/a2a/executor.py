@@ -452,7 +452,9 @@ class GraphExecutor(AgentExecutor):
         return None
 
     async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
-        """Report how the task ends, from the result of its run. None is reported as a failure."""
+        """Report how the task ends, from the result of its run: asking, cancelled, failed or completed; for None as
+        failed.
+        """
         if result is None:
             await reporter.failed("The run ended without a result.")
         elif result.interrupts:

@@ -166,7 +166,10 @@ def _check(params: types.SendMessageRequest) -> None:
 
 
 def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
-    """Yield, for each nested value, its number (0.0 if it is not a number) and its depth, counted from 0."""
+    """Yield, for each value in a structure, the structure itself included, its number and its depth, counted from 0.
+
+    The number of a value that is not a number is 0.0.
+    """
     pending: list[tuple[Struct | Value, int]] = [(root, 0)]
     while pending:
         value, depth = pending.pop()

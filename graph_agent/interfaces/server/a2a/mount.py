@@ -100,7 +100,9 @@ def agent_card(
 
 
 def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
-    """Return one skill for each tool and delegate of an agent."""
+    """Return one skill for each tool and delegate of an agent: its name, its description, and the tag `tool` or
+    `delegate`.
+    """
     schemas = graph.builder.deps.toolbox.schemas
     return [
         AgentSkill(

@@ -27,7 +27,10 @@ async def bounded_stream(updates: AsyncGenerator[Event, None]) -> AsyncGenerator
     total, changed = 0, asyncio.Event()
 
     async def take() -> None:
-        """Read the updates into the queue; raise `InternalError` when too many bytes wait."""
+        """Read the updates into the queue until their end, and wake the reader after each.
+
+        When too many bytes wait, the queue is emptied and `InternalError` raised; a single update may have any size.
+        """
         nonlocal total
         try:
             async with aclosing(updates):

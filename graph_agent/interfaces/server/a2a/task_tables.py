@@ -58,7 +58,7 @@ async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotif
     tasks, push = MaskedTaskStore(engine), MaskedPushStore(engine)
 
     async def make(connection: object = None) -> None:
-        """Create the tables and indexes that are missing."""
+        """Create the tables and indexes that are missing; in PostgreSQL, also widen the columns of older versions."""
         await tasks.initialize()
         await push.initialize()
         if is_postgres(url):

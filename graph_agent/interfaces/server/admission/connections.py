@@ -306,8 +306,10 @@ class _ResponseTransport:
 
 
 def _tune(connection: socket.socket) -> None:
-    """Set TCP options of a connection's socket: small packets are sent without delay, and unacknowledged data ends the
-    connection.
+    """Set TCP options of a connection's socket: small packets are sent without delay, and a client that does not
+    acknowledge data for `_UNREAD_MS` milliseconds loses the connection.
+
+    Does nothing for a socket that is not of TCP; a system without the second option ignores it.
     """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return

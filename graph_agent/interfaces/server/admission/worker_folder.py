@@ -179,8 +179,11 @@ class SharedLimits(RequestLimits):
         return True
 
     def _enter(self, caller: str, starts: bool, db: sqlite3.Connection) -> None:
+        """Check the limits of a caller in the database, and count a request there.
+
+        `starts` is whether it starts a run, which the limit per minute counts. Raises `ProblemError` if a limit is met.
+        """
         # Earlier failures left numbers that are too high or too low for other callers.
-        """Check the limits of a caller in the database, and count a request there."""
         for other in self._unpublished:
             self._publish(other, db)
         rows = db.execute(

@@ -205,7 +205,10 @@ def _call(call: core.ToolCall) -> LangChainCall:
 
 
 def _result(message: core.ToolMessage, name: str) -> LangChainResult:
-    """Convert a result of the client's history to a tool message; `name` is the name of the tool."""
+    """Convert a result of the client's history to a tool message; `name` is the name of the tool.
+
+    Its status is `error` if the client's message has an error.
+    """
     return LangChainResult(
         result_content(message),
         tool_call_id=message.tool_call_id,
@@ -260,7 +263,10 @@ def snapshot_of(
 
 
 def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
-    """Return the whole results of calls from a session's events, name of the call → text."""
+    """Return the whole results of calls from a session's events: the call's name for clients → text.
+
+    An id that is used by several calls has a name of its own for each, as in `CallNames`.
+    """
     names, contents = CallNames(()), dict[str, str]()
     for event in events:
         if event["type"] == "plan":

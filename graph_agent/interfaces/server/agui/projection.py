@@ -236,7 +236,10 @@ class Projection:
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
     def stored(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
-        """Yield the last events of a request that started no run: the stored state and messages of the session."""
+        """Yield the last events of a request that started no run: the stored state and messages of the session.
+
+        The calls of the newest input count as shown before, so that no events are yielded for them.
+        """
         self._announced = {
             call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
         }
@@ -347,7 +350,7 @@ class Projection:
     def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:
         """Yield a piece of the answer's text; before it the start of a message, unless the message is open.
 
-        Nothing for an empty text.
+        An open reasoning, or an open message with another id, is ended first. Nothing for an empty text.
 
         Args:
             text: The piece.
@@ -365,7 +368,10 @@ class Projection:
         yield core.TextMessageContentEvent(message_id=self._text, delta=text)
 
     def _reason(self, text: str) -> Iterator[core.BaseEvent]:
-        """Yield a piece of the model's reasoning; before it the start of a reasoning message, unless one is open."""
+        """Yield a piece of the model's reasoning; before it the start of a reasoning message, unless one is open.
+
+        An open message of the answer is ended first.
+        """
         if self._reasoning is None:
             yield from self._close_text()
             self._reasonings += 1
@@ -375,7 +381,10 @@ class Projection:
         yield core.ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
 
     def _call_event(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
-        """Yield the AG-UI events for a stored plan, call or result; nothing for other events."""
+        """Yield the AG-UI events for a stored plan, call or result; nothing for other events.
+
+        A plan ends the open messages, and with calls opens a step; a delegation that runs opens a subagent.
+        """
         match event["type"]:
             case "plan":
                 yield from self._close_messages()

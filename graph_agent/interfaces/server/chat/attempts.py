@@ -179,7 +179,9 @@ class Attempt:
 
     @property
     def _key(self) -> str:
-        """Key of the record in the store."""
+        """Key of the record in the store: the name of the caller's key, a colon, and the digest of the idempotency
+        key.
+        """
         return f"{self.caller.name}:{self.mark.digest}"
 
     async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
@@ -223,7 +225,11 @@ class Attempt:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        """Update the record and the thread, then let the next equal request begin."""
+        """Update the record and the thread, then let the next equal request begin.
+
+        The record is deleted if the request was answered; otherwise the record, or without one the thread, is kept for
+        `retry_ttl_s` seconds.
+        """
         async with self._stack.pop_all():
             if self.is_answered:
                 await self._forget()

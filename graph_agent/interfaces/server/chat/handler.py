@@ -506,7 +506,7 @@ class ChatHandler:
 
 
 async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
-    """Read the parts of a run to its end, pass them to `dialect`, and return the outcome and the progress."""
+    """Read the parts of a run to its end; `dialect` keeps the text. Return the outcome, and the progress as JSON."""
     progress: list[dict[str, Any]] = []
     while True:
         match await run.part():
@@ -524,7 +524,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
 
 
 def _frames_of_part(part: Token | MessageBreak | Reasoning | EventAdded, dialect: ChatDialect) -> Iterable[str]:
-    """Return the frames of one part of the answer."""
+    """Return the frames of one part of the answer: a piece of text, a break, reasoning or an event."""
     match part:
         case Token(piece):
             return dialect.text_frames(piece)

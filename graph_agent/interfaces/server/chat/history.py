@@ -193,7 +193,11 @@ def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
 
 
 def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
-    """Update an exchange with an event that followed its input."""
+    """Update an exchange with an event that followed its input: its answer, the calls asked about, and whether it has
+    more.
+
+    An exchange has more if anything but one answer followed the input, which a client's own history does not show.
+    """
     match event["type"]:
         case "agent_response":
             exchange.has_more |= exchange.answer is not None
@@ -210,7 +214,10 @@ def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
 
 
 def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
-    """Return messages as alternating texts of user and assistant, without white space. Tool results are left out."""
+    """Return messages as alternating texts of user and assistant, without white space. Tool results are left out.
+
+    Consecutive messages of the assistant are one text; each message of the user is one of its own.
+    """
     found: list[_Piece] = []
     for message in messages:
         if isinstance(message, HumanMessage):

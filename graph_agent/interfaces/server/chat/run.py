@@ -271,7 +271,12 @@ class ServerRun:
             self._parts.get_nowait()
 
     async def _run(self) -> None:
-        """Execute the run to its end, and emit the outcome, or the reason why there is none, as the last part."""
+        """Execute the run to its end, clean up, and emit the outcome, or the reason why there is none, as the last
+        part.
+
+        Never raises: a failure is logged and becomes a problem. The run is counted in the metrics by its status, or by
+        `CANCELLED`, `DRAINED`, `BUSY`, `REFUSED` or `FAILED`.
+        """
         started = time.perf_counter()
         status = "CANCELLED"
         last: Part | BaseException

@@ -363,7 +363,7 @@ class _Connection:
             await self._write.send(each)
 
     async def _respond(self, request: types.JSONRPCRequest) -> None:
-        """Answer a request without a handshake. An invalid request is answered with a JSON-RPC error."""
+        """Answer a request without a handshake, and forget it. An invalid request is answered with a JSON-RPC error."""
         try:
             try:
                 check_request(request)

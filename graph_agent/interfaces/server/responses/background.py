@@ -86,7 +86,10 @@ class _Live:
         await self.keeper.keep(run)
 
     async def _flush(self) -> None:
-        """Store the new events as one batch. The first batch also sets the stored status to `in_progress`."""
+        """Store the new events as one batch, if there are any, and note the time.
+
+        The first batch also sets the stored status to `in_progress`.
+        """
         records, dialect = self.keeper.records, self.keeper.dialect
         if new := self.events[self._written :]:
             if self._batch == 0 and dialect.response["status"] == "in_progress":

@@ -180,7 +180,10 @@ class ResponseDialect(ChatDialect):
         return output
 
     def start_frames(self) -> Iterable[str]:
-        """Yield the first frames: the response as created, queued if it starts in the background, and in progress."""
+        """Yield the first frames: the response as created, queued if it starts in the background, and in progress.
+
+        The status of the response changes with them, and is `in_progress` at the end.
+        """
         if self._queued:
             self.response["status"] = "queued"
         yield self.snapshot("response.created")
@@ -190,7 +193,10 @@ class ResponseDialect(ChatDialect):
         yield self.snapshot("response.in_progress")
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the answer's text, after the start of a message unless one is open."""
+        """Yield a piece of the answer's text; before it the start of a message and its part, unless a message is open.
+
+        An open summary of reasoning is ended first.
+        """
         if self._text is None:
             yield from self._end_summary()
             self._text, self._phase = "", "final_answer"
@@ -216,7 +222,11 @@ class ResponseDialect(ChatDialect):
         yield progress_comment(progress)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
-        """Yield calls of the agent's own tools and their results as `mcp_call` items. Nothing for other events."""
+        """Yield calls of the agent's own tools and their results as `mcp_call` items. Nothing for other events.
+
+        A plan with calls yields nothing, but makes the message before it a commentary. Calls of the caller's tools are
+        sent at the end of the run.
+        """
         match event["type"]:
             case "plan" if event["calls"]:
                 self._phase = "commentary"
@@ -230,6 +240,9 @@ class ResponseDialect(ChatDialect):
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
         """Yield the last frames of a run: the ends of open items, the calls and approvals that wait, and the complete
         response.
+
+        The response gets its usage and its status: `cancelled` after an abort, `incomplete` with a reason if it was cut
+        off, or else `completed`.
         """
         incomplete = _INCOMPLETE.get(outcome.ending)
         if outcome.calls or outcome.approvals:
@@ -365,7 +378,9 @@ class ResponseDialect(ChatDialect):
         )
 
     def whole_item(self, item: dict[str, Any]) -> Iterable[str]:
-        """Append a complete item to the output, and yield its frames."""
+        """Append a complete item to the output, and yield its frames: the item with empty content, its content, and its
+        end.
+        """
         index = len(self._output)
         # Clients build the item from its start and the deltas.
         yield self._add({**item, **{name: empty for name, empty in _EMPTY.items() if name in item}})
@@ -393,7 +408,10 @@ class ResponseDialect(ChatDialect):
         yield self._done(len(self._output) - 1)
 
     def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
-        """Yield the end of the open message, and the start of an item for a call of the agent's own tools."""
+        """Yield the ends of the open message and summary, and an item for a call of the agent's own tools, in progress.
+
+        The item stays open until `_own_result`; its arguments are sent as JSON text.
+        """
         yield from self.break_frames()
         yield from self._end_summary()
         text = json.dumps(arguments, ensure_ascii=False)

@@ -201,7 +201,11 @@ class ResponsesSocket:
         return given
 
     def _scope(self) -> Scope:
-        """Return the ASGI scope of a POST request with the path and the headers of the connection."""
+        """Return the ASGI scope of a POST request with the path and the headers of the connection, but no caller.
+
+        Headers that belong to the connection itself, such as `sec-websocket-key`, are left out. The body is declared as
+        JSON.
+        """
         scope = self._websocket.scope
         headers = [
             (name, value)

@@ -89,8 +89,9 @@ def _joined(
 
 
 def _body(write: StoredWrite) -> tuple[int, bytes] | None:
-    """Return the number of entries of a stored list, and the bytes after its header; None if it is not a list in
-    msgpack.
+    """Return the number of entries of a stored list in msgpack, and its bytes after the header of the list.
+
+    None if the value is stored in another form, is damaged, or is no list.
     """
     stored = write.value
     try:
