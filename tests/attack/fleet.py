@@ -22,6 +22,7 @@ from tests.attack.oracle import Effects, Record, Turn, Violation, violations
 from tests.attack.report import ROWS, SEED, Row, in_words
 from tests.attack.worker import graph_over
 from tests.support import postgres_server
+from tests.support.warm_process import warm_python
 
 _WITHIN_S = 180
 _ROOT = Path(__file__).parents[2]
@@ -47,11 +48,13 @@ class Worker:
     """A worker's process.
 
     Args:
-        process: The process.
+        process: The process, or the program that waits for one that was forked.
+        pid: The id of the worker's process.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, pid: int) -> None:
         self.process = process
+        self._pid = pid
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reading = asyncio.create_task(self._read())
@@ -68,6 +71,11 @@ class Worker:
         """Behaves like `order`, and waits for the reply."""
         async with asyncio.timeout(_WITHIN_S):
             return await self.order(do, session, text)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, number)
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
@@ -123,24 +131,31 @@ class Attack:
         Args:
             clock_s: What its wall clock is ahead; negative where it is behind.
         """
+        # A forked process has the newest checkpoint id of the process from which it was forked, so its ids would not
+        # follow a clock that is behind.
+        program = sys.executable if clock_s else warm_python()
         environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TEST_ATTACK_CLOCK_S": str(clock_s), **self._overlap}
         with self._errors.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.attack.worker", self._url, str(self._effects)),
+                *(program, "-m", "tests.attack.worker", self._url, str(self._effects)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 env=environment,
                 cwd=_ROOT,
             )
+        worker = None
         try:
             assert process.stdout is not None
             async with asyncio.timeout(_WITHIN_S):
-                ready = await process.stdout.readline()
-            assert ready == b"ready\n", self._errors.read_text()
-            yield Worker(process)
+                ready, _, pid = (await process.stdout.readline()).partition(b" ")
+            assert ready == b"ready", self._errors.read_text()
+            worker = Worker(process, int(pid))
+            yield worker
         finally:
-            if process.returncode is None:
+            if worker is not None:
+                worker.send_signal(signal.SIGKILL)
+            elif process.returncode is None:
                 process.kill()
             await process.wait()
 
@@ -167,16 +182,15 @@ class Attack:
         # Its model and its tools take about as long.
         await asyncio.wait([turn], timeout=self.random.random() * 0.15)
         self.count("stops", 0 if turn.done() else 1)
-        worker.process.send_signal(signal.SIGSTOP)
+        worker.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            worker.process.send_signal(signal.SIGCONT)
+            worker.send_signal(signal.SIGCONT)
 
     async def end(self, worker: Worker) -> None:
         """Kill a worker, unless it has been killed, and wait for its end."""
-        with contextlib.suppress(ProcessLookupError):
-            worker.process.kill()
+        worker.send_signal(signal.SIGKILL)
         await worker.process.wait()
         self.count("kills")
 

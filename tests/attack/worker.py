@@ -196,7 +196,7 @@ async def main(url: str, effects: Path) -> None:
         sys.stdout.flush()
 
     async with graph_over(url, Effects(effects), kill) as graph:
-        sys.stdout.write("ready\n")
+        sys.stdout.write(f"ready {os.getpid()}\n")
         sys.stdout.flush()
         while line := await orders.readline():
             task = asyncio.create_task(one(graph, json.loads(line)))
