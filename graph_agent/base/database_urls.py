@@ -34,12 +34,14 @@ def without_password(url: str) -> str:
     """
     if "://" not in url:
         return _KEY_AND_VALUE.sub(r"\1…", url)
+    # The last one, because a password may hold an @ that is not escaped.
     user, at, rest = url.rpartition("@")
     return _IN_QUERY.sub(_redact_match, _IN_AUTHORITY.sub(r"\1:…", user) + at + rest)
 
 
 def redact_passwords(url: str, text: str) -> str:
     """Return a text, e.g. a driver's error, in which each password that occurs in a URL is replaced by `…`."""
+    # The longest first, because one password may be a part of another.
     for password in sorted(_passwords(url), key=len, reverse=True):
         text = text.replace(password, "…")
     return text
@@ -52,6 +54,7 @@ def _passwords(url: str) -> set[str]:
     else:
         found = {value for _, value in _IN_AUTHORITY.findall(url.rpartition("@")[0])}
         found |= {value for name, value in _IN_QUERY.findall(url) if _is_password(name)}
+    # An error of a driver has the password as it stands in the URL, or decoded.
     return {form for value in found for form in (value, unquote(value)) if form}
 
 
@@ -120,6 +123,7 @@ def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
     try:
         name = unquote_to_bytes(escaped).decode()
     except UnicodeDecodeError:
+        # Refused below like a NUL, because neither can be the name of a file.
         name = "\0"
     if "\0" in name:
         raise ConfigError(f"{field}={url!r}: the escapes of the file's name are no UTF-8 text; correct them.")

@@ -97,6 +97,7 @@ class MemoryInbox:
         Notes are not removed.
         """
         notes = self._notes.get(session_id)
+        # A copy, because another thread may add a note meanwhile.
         return sorted(notes.copy().values(), key=lambda note: note.key) if notes else []
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:

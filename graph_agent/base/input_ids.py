@@ -112,6 +112,7 @@ def digest_of(given: Any) -> str:
     Args:
         given: Plain JSON, which may contain LangChain messages.
     """
+    # A client may send the keys of a repetition in another order.
     text = json.dumps(_comparable(given), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

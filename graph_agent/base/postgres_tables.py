@@ -78,6 +78,7 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
         async with await AsyncConnection[DictRow].connect(
             url, row_factory=dict_row, **connection_options(url)
         ) as connection:
+            # A paused process would otherwise keep the lock forever.
             await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
             # Polled: CREATE INDEX CONCURRENTLY would wait for sessions that wait for the lock in the server.
             query, key = "SELECT pg_try_advisory_lock(%s) AS acquired", [_CREATE_LOCK]

@@ -80,6 +80,7 @@ class LockWaitConnection(sqlite3.Connection):
     """
 
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:
+        # SQLite's own wait ends early, so that a warning can be logged; `wait_for` goes on with it.
         super().__init__(database, timeout=_NOTICE_S, **options)
         self._file = str(database)
         self._path = os.path.abspath(database)
@@ -144,6 +145,8 @@ class LockWaitConnection(sqlite3.Connection):
             if not is_locked(error):
                 raise
             waited = time.monotonic() - started
+            # SQLite refuses at once where a wait could only be a deadlock. Rows that were changed would be changed
+            # twice.
             if recently_failed or waited < 0.9 * _NOTICE_S or self.total_changes != before:
                 raise self._locked_error(error, failed[1] if recently_failed and failed else 0.0) from None
         else:
@@ -168,6 +171,7 @@ class LockWaitConnection(sqlite3.Connection):
 
     def _set_wait(self, seconds: float) -> None:
         """Set the seconds that SQLite itself waits for a lock."""
+        # Not a cursor of this class, which would wait for locks and set the time itself.
         plain_cursor: sqlite3.Cursor = super().cursor()
         plain_cursor.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}").close()
 

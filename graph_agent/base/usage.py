@@ -130,6 +130,7 @@ class TimedRequest:
             error: Kind of the error, or `cancelled`; empty for a complete reply.
         """
         self.duration_s, self.reply, self.error = time.monotonic() - self._since, reply, error
+        # The model that is asked in the end records the request itself.
         if self._is_nested:
             return
         if telemetry.observer is not None:
@@ -421,6 +422,7 @@ def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> Loop
     for name, key, least in _TIGHTENED:
         given, own = (left or {}).get(key), getattr(settings, name)
         if isinstance(given, int | float) and (own is None or given < own):
+            # A budget that is used up is 0, which the field does not accept.
             values[name] = max(given, least)
     return settings.with_values(values)
 

@@ -250,6 +250,7 @@ class SentinelFilter:
             self._begin = visible_begin(text)
         if self._begin is None:
             return 0, 0
+        # Text that is shown already cannot be withdrawn.
         self._shown_to = max(self._begin, self._shown_to, visible_end(text))
         return self._begin, self._shown_to
 

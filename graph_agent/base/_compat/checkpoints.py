@@ -78,6 +78,7 @@ def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
         version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
     except ValueError:
         return
+    # The 13th digit is the version, and not a part of the time.
     ticks = int(digits[:12] + digits[13:16], 16) + 1
     if version != 6 or ticks >= 1 << 60:
         return

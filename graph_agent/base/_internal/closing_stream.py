@@ -205,6 +205,7 @@ class TextCoalescer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # The timer may have begun a send, which the next one must follow.
         async with self._send_lock:
             text = "".join(self._buffer)
             self._buffer.clear()
@@ -225,4 +226,5 @@ class TextCoalescer:
 
     def _flush_later(self) -> None:
         self._timer = None
+        # Kept, because event loops hold only weak references to tasks.
         self._flushing = asyncio.ensure_future(self.flush())

@@ -117,6 +117,7 @@ def requirements_of(extra: str) -> list[Requirement]:
     found = []
     for requirement in map(Requirement, metadata.requires(PACKAGE) or ()):
         marker, requirement.marker = requirement.marker, None
+        # A package that is required without the extra, too, is installed already.
         if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
             found.append(requirement)
     return found
@@ -172,6 +173,7 @@ def defer_packages() -> None:
         package = sys.modules[name] = module_from_spec(spec)
         package.__class__ = _DeferredPackage
         if above is not None:
+            # As an import does it: code may reach the package through its parent.
             setattr(above, tail, package)
 
 

@@ -67,6 +67,7 @@ class JsonMeter:
         outside = self._outside_strings(self._escape + piece)
         self._check_depth(outside)
         self._check_numbers(outside)
+        # Each value but the outermost follows a comma or an opening bracket.
         self.values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         if self.values > self._bounds.values:
             raise TooManyValuesError(

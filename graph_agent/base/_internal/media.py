@@ -106,6 +106,7 @@ def described(block: dict[str, Any]) -> str:
     data, mime = data_of(block), mime_type_of(block)
     details = [mime] if mime else []
     if data and not data.startswith(("http://", "https://")):
+        # Base64 has four characters for three bytes.
         size = len(data.rpartition(",")[2]) * 3 // 4
         details.append(f"{size:,} bytes" if size < 1000 else f"{size // 1000:,} KB")
     name = NAMES[kind] if kind else "content"

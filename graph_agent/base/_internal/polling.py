@@ -52,4 +52,5 @@ async def polling(
         yield
     finally:
         task.cancel()
+        # Not `await task`, which would raise its cancellation here.
         await asyncio.wait([task])

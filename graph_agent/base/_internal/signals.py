@@ -89,6 +89,7 @@ def _end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
     def wait() -> None:
         if not reacted.wait(seconds):
             os.write(2, b"Stopped at once: something blocks the event loop, such as a tool's blocking coroutine.\n")
+            # `sys.exit` would end this thread only.
             os._exit(1)
 
     threading.Thread(target=wait, name="graph-agent drain", daemon=True).start()

@@ -95,6 +95,7 @@ def _layers(nodes: Mapping[str, str], edges: Sequence[Edge]) -> list[list[str]]:
     first = next(iter(nodes))
     distance = {first: 0}
     pending = [first]
+    # Breadth first: the list grows while it is read.
     for each in pending:
         for edge in edges:
             if edge.source == each and edge.target not in distance:

@@ -69,6 +69,7 @@ def _lines(
     for fault in error.errors():
         path, given = fault["loc"], fault["input"]
         field = ".".join(map(str, path))
+        # Pydantic puts these words before the text of a validator's own ValueError.
         text = fault["msg"].removeprefix("Value error, ").removesuffix(".")
         if fault["type"] == "extra_forbidden" and (instead := _removed_at(model, path)) is not None:
             yield f"the field {field!r} was removed: {instead}"
@@ -169,6 +170,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     Fields without a docstring are left out.
     """
     found: dict[str, str] = {}
+    # Subclasses last, because their docstrings replace those of the same field.
     for owner in reversed(model.__mro__):
         found |= _docstrings(owner.__module__).get(owner.__qualname__, {}) if issubclass(owner, BaseModel) else {}
     return {name: text for name, text in found.items() if name in model.model_fields}

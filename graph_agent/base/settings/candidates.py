@@ -26,7 +26,7 @@ else:
 
 
 class Candidate(CheckedModel):
-    """One of several requests for the same plan. A field that is None is that of the agent.
+    """One of several requests that are sent at once for the same plan. A field that is None is that of the agent.
 
     Raises:
         ConfigError: On an unknown field, or a value out of range.
@@ -61,16 +61,16 @@ class PlanJudge(CheckedModel):
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
-    """One of the different plans that a function chooses from."""
+    """One plan of those that the candidates gave, which a function chooses from; equal plans are one."""
 
     calls: Sequence[Call]
-    """Its calls; empty for an answer."""
+    """The calls of the plan; empty for an answer."""
     text: str
     """The text of the reply: the reasons for the calls, or the answer."""
     votes: int
-    """Number of candidates with this plan."""
+    """Number of candidates that gave this plan."""
     usage: Usage
-    """Usage of the first of them."""
+    """Usage of the first request that gave it."""
 
 
 ChoosePlan: TypeAlias = Callable[[Sequence[CandidatePlan]], int | Awaitable[int]]
@@ -78,10 +78,12 @@ ChoosePlan: TypeAlias = Callable[[Sequence[CandidatePlan]], int | Awaitable[int]
 
 
 def read_candidates(given: Any) -> Any:
-    """Return a number of equal candidates, or a tuple of `Candidate`s, of which mappings are made.
+    """Return the validated setting `candidates`: a number of equal requests, or a tuple of `Candidate`s.
+
+    A mapping becomes a `Candidate`.
 
     Raises:
-        ValueError: `given` is neither, or has more than `MOST_CANDIDATES`.
+        ValueError: `given` is neither a number nor a list of candidates, or not 1 to `MOST_CANDIDATES`.
     """
     if isinstance(given, list | tuple):
         found = []
@@ -101,10 +103,10 @@ def read_candidates(given: Any) -> Any:
 
 
 def read_chooser(given: Any) -> Any:
-    """Return a chooser; of a mapping, the `PlanJudge` with its fields.
+    """Return the validated setting `choose`; a mapping becomes a `PlanJudge`.
 
     Raises:
-        ValueError: `given` is none.
+        ValueError: `given` is none of the choices, or a function that does not take one argument.
     """
     if isinstance(given, dict):
         return PlanJudge(**given)
@@ -132,12 +134,15 @@ else:
 
 
 def candidates_of(candidates: Candidates) -> tuple[Candidate, ...]:
-    """Return the requests for each plan; of a number, as many without a field."""
+    """Return the candidates of a setting as a tuple; for a number, as many without any own field."""
     return (Candidate(),) * candidates if isinstance(candidates, int) else tuple(candidates)
 
 
 def models_in(candidates: Candidates, choose: PlanChooser) -> dict[str, list[Any]]:
-    """Return the models that candidates and a judge name, by the field of the settings; empty lists if none does."""
+    """Return the models that the settings name: `candidates` → those of the candidates, `choose` → that of a judge.
+
+    A list is empty if no model is named.
+    """
     own = [] if isinstance(candidates, int) else [each.model for each in candidates if each.model is not None]
     judge = choose.model if isinstance(choose, PlanJudge) else None
     return {"candidates": own, "choose": [] if judge is None else [judge]}

@@ -27,6 +27,7 @@ def delegated_context(given: Any) -> AgentContext:
     """
     context = coerce_context(given)
     if context is not None:
+        # Reset one by one, because a subclass has fields of the user's own, which stay.
         settings = {name: field for name, field in AgentContext.model_fields.items() if name not in _INHERITED}
         return context.model_copy(update={name: field.get_default() for name, field in settings.items()})
     if given is None:

@@ -8,7 +8,7 @@ from graph_agent.base._internal.validation_text import describe_fields
 
 
 class SpeculationBudget(BaseModel):
-    """What one input may spend on work that no plan has asked for yet.
+    """Limits of what one input may spend on work that no plan has asked for yet, such as calls that begin early.
 
     Work counts from its begin until a plan uses it, and to the end of the input if none does. A limit that is None does
     not apply.

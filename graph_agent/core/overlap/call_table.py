@@ -101,6 +101,7 @@ class CallTable:
         found = self._contexts.get(context)
         if found is None:
             item = None if store is None else await self._guarded(store.aget(_namespace(agent), _key(context)))
+            # Another run may have read the same context meanwhile.
             found = self._contexts.setdefault(context, Followers(None if item is None else item.value))
         self._contexts.move_to_end(context)
         while len(self._contexts) > MOST_CONTEXTS:

@@ -26,29 +26,33 @@ from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.chunk_listener import chunk_listener
 
 NO_VALUE: Any = object()
-"""Stands for the result of an early call that has not ended, or that no other call can use."""
+"""Stands for the value of an early call that has not ended, has failed, or has a result that no reference can
+insert."""
 
 
 def early_calls_of(run: Run) -> EarlyCalls:
-    """Return the early calls of a run, which are made at the first request for them."""
+    """Return the `EarlyCalls` of a run; the first call for a run makes them."""
     return run.shared("early tool calls", lambda: EarlyCalls(run.identity.session_id))
 
 
 class EarlyCalls:
-    """The calls of one run that have begun before a plan asked for them, and that no call has taken.
+    """The calls of one run that have begun before a plan asked for them, and whose results no call has taken yet.
 
     Args:
-        session_id: The session of the run; empty without one.
+        session_id: The id of the run's session; empty without one.
     """
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._held: dict[str, list[EarlyCall]] = {}
-        """Tool and arguments → the early calls of them."""
+        """Key of the tool and arguments → the early calls of them, oldest first."""
         self._after_writes: set[str] = set()
         """Plan ids of the calls of the newest plan that run after one that may write."""
         self.on_next_plan: Callable[[], Callable[[], None] | None] = lambda: None
-        """Weak reference to a function that is called before the next plan is asked for."""
+        """Weak reference to a function that is called before the next plan is asked for.
+
+        It returns None if that is gone.
+        """
         self._slots: asyncio.Semaphore | None = None
 
     def start(
@@ -62,15 +66,17 @@ class EarlyCalls:
         source: SpeculationSource,
         withheld: Container[str] = (),
     ) -> EarlyCall | None:
-        """Begin a call, unless it must wait for a plan that asks for it or the budget has no room.
+        """Begin a call in a task of its own, unless it must wait for a plan that asks for it, or the budget has no
+        room.
 
         Args:
             call: The call.
             toolbox: The agent's tools.
             config: The config of a task of the run.
             settings: The configuration of the run.
-            speculation: Counts the call; its end cancels it.
-            source: What proposes the call.
+            speculation: Counts the call against the budget, and cancels it when the budget is used up or the input
+                ends.
+            source: The mechanism that proposes the call.
             withheld: Names of tools that may not run now.
 
         Returns:
@@ -84,16 +90,19 @@ class EarlyCalls:
         return early
 
     def begin_plan(self) -> None:
-        """Drop what earlier plans have not used, before the next plan is asked for.
+        """Drop the early calls that earlier plans have not used, before the next plan is asked for.
 
-        A call that has run since may have changed what they read.
+        A call that has run since may have changed what they read. Calls of a predicted plan stay.
         """
         if (on_next_plan := self.on_next_plan()) is not None:
             on_next_plan()
         self._drop(lambda early: early.source != "predicted")
 
     def take(self, call: Call) -> EarlyCall | None:
-        """Return an early call of the same tool and arguments, for one call only; None if there is none."""
+        """Return an early call of the same tool and arguments, and remove it, so that no other call takes it.
+
+        None if there is none, or the budget has cancelled it.
+        """
         held = () if plan_id_of(call) in self._after_writes else self._held.get(equality_key(call), ())
         while held:
             # The budget may have cancelled it.
@@ -102,18 +111,18 @@ class EarlyCalls:
         return None
 
     def equal_to(self, call: Call) -> Sequence[EarlyCall]:
-        """Return the early calls of the same tool and arguments, in the order of their begin."""
+        """Return the early calls of the same tool and arguments that no call has taken, oldest first."""
         return self._held.get(equality_key(call), ())
 
     def keep(self, calls: Sequence[Call], writes: Callable[[str], bool]) -> None:
-        """Drop the early calls that a plan does not have.
+        """Cancel the early calls that a plan does not have; of equal ones, as many stay as the plan has.
 
-        The arguments of a call with needs are not known yet, so the early calls of its tool stay. A call that runs
+        The arguments of a call with needs are not known yet, so all early calls of its tool stay. A call that runs
         after one that may write takes no early result.
 
         Args:
             calls: The calls of the plan, each after those it needs.
-            writes: Whether the tool of a name may write.
+            writes: Returns whether the tool of a name may write.
         """
         depths: dict[str, int] = {}
         for call in calls:
@@ -133,10 +142,14 @@ class EarlyCalls:
         self._drop(is_unwanted)
 
     def drop(self) -> None:
-        """Drop all early calls."""
+        """Cancel all early calls, and count them as of no use."""
         self._drop(lambda _: True)
 
     def _drop(self, is_unwanted: Callable[[EarlyCall], bool]) -> None:
+        """Drop the early calls for which `is_unwanted` returns True.
+
+        It is asked about each in the order of their begin.
+        """
         left: dict[str, list[EarlyCall]] = {}
         for key, held in self._held.items():
             for early in held:
@@ -150,11 +163,12 @@ class EarlyCalls:
 class EarlyCall:
     """A call that runs before a plan asks for it, in a task of its own; implements `SpeculativeWork`.
 
-    Its tool cannot interrupt the run, and what it writes to the custom stream waits.
+    Its tool cannot interrupt the run. What the tool writes to the custom stream is held back until a plan's call takes
+    the result.
     """
 
     cost = 0.0
-    """A tool reports no cost."""
+    """Cost of the call for the budget; always 0, because a tool reports none."""
 
     def __init__(
         self,
@@ -199,7 +213,7 @@ class EarlyCall:
 
     @property
     def ran_s(self) -> float:
-        """Seconds that the call has run so far."""
+        """Seconds for which the call has run so far; 0 while it waits for its turn."""
         return (self._ended or time.monotonic()) - self._began if self._began else 0.0
 
     def cancel(self) -> None:
@@ -207,27 +221,35 @@ class EarlyCall:
         self.task.cancel()
 
     def take(self, id_: str) -> bool:
-        """Let the plan's call with this id have this one; return whether it is still there."""
+        """Assign this early call to the plan's call with this id, so that the budget cannot cancel it any more.
+
+        Returns False if the budget has cancelled it.
+        """
         self._taken_by = id_
         return self._speculation.take(self)
 
     def value(self) -> Any:
-        """Return the value of the result, as references insert it; `NO_VALUE` if there is none."""
+        """Return the value of the result, in the form in which references of a structured plan insert it.
+
+        `NO_VALUE` if the call has not ended or not succeeded.
+        """
         if not self.task.done() or self.task.cancelled() or self.task.exception() is not None:
             return NO_VALUE
         output = read_output(self.task.result(), self._call, self._given)
         return output_value(output) if output.status == "success" else NO_VALUE
 
     def drop(self) -> None:
-        """Cancel the call, and count it as of no use."""
+        """Cancel the call and count it as of no use; does nothing if it was taken or cancelled before."""
         if self._speculation.take(self):
             self._speculation.drop(self)
 
     async def output(self, given: ReturnValue, run: Callable[[], Awaitable[Any]], write: Callable[[Any], None]) -> Any:
-        """Return the tool's output for the call of the history; a tool that failed early runs once more.
+        """Wait for the end of the early call, and return the tool's output for the plan's call that has taken it.
+
+        If the early call failed or was cancelled, the call is run again by `run`.
 
         Args:
-            given: Receives what the tool has returned.
+            given: Receives the value that the tool has returned.
             run: Runs the call.
             write: Receives what the tool has written to the custom stream.
         """
@@ -251,7 +273,7 @@ class EarlyCall:
         return result.model_copy(update={"tool_call_id": self._taken_by}) if is_own else result
 
     lead_s: float | None = None
-    """Seconds that the call had run when the plan's call took it; None if it was of no use."""
+    """Seconds for which the call had run when the plan's call took the result; None if it was of no use."""
 
 
 def equality_key(call: Call) -> str:

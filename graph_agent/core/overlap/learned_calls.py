@@ -86,6 +86,7 @@ class LearnedCalls:
         """Count the calls of a wave as followers of the wave before it, and add its successful results to the known
         values. Calls that waited for others of the same wave are not counted."""
         waits = {call["id"] for entry in wave if entry["type"] == "plan" for call in entry["calls"] if "needs" in call}
+        # A call that waited has values of the same wave, which cannot be known before it.
         made = [entry for entry in wave if entry["type"] == "tool_call" and entry["id"] not in waits]
         await self._table.count(self._context, self._shapes_of(made), *self._where)
         numbers = Counter[str]()
@@ -96,6 +97,7 @@ class LearnedCalls:
                 tools.add(name)
                 self._values.add_result(name, numbers[name], value_of(entry))
                 numbers[name] += 1
+        # Sorted, because the calls of a wave end in any order.
         self._context = tuple(sorted(tools))
 
     def _shapes_of(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -148,6 +148,7 @@ class Speculation:
         """Add a number to one of the unreported counts of a source; 0 is left out."""
         if value:
             counts: dict[str, Any] = self._unreported.setdefault(source, {})  # type: ignore[assignment]  # one key a time
+            # Events would otherwise have sums such as 0.30000000000000004.
             counts[name] = round(counts.get(name, 0) + value, 6)
 
     def _drop_open(self) -> None:

@@ -72,6 +72,7 @@ class ValueReferences:
                 if kind == "name" and _BEGINS_SENTENCE.search(before):
                     continue
                 self._add(source, (kind, str(count)), found[0])
+                # Some tools take it as a number, others as text.
                 if kind == "number":
                     self._add(source, ("value", str(count)), json.loads(found[0].lstrip("0") or "0"))
                 count += 1

@@ -43,7 +43,7 @@ from graph_agent.models.stream_watch import StreamWatch
 logger = get_logger("graph_agent.planning.candidates")
 
 AskOnce = Callable[[NextRequest, StreamWatch], Awaitable[Planned]]
-"""Sends one request for a plan; the watch is that of its reply."""
+"""Sends one request for a plan and returns the plan; the watch receives the stream of the reply."""
 
 
 async def ask_candidates(
@@ -51,13 +51,14 @@ async def ask_candidates(
 ) -> Planned:
     """Send the requests of all candidates at once, and return the plan that is chosen.
 
-    Candidates that fail drop out. Requests that cannot change the choice any more are cancelled.
+    The returned plan records all candidates for the `plan` event. Candidates that fail drop out. Requests that cannot
+    change the choice any more are cancelled.
 
     Args:
         request: The request, whose settings have the candidates.
         ask: Sends one request.
-        exchange: Receives the usage of all that is not the usage of the returned plan.
-        begin: Receives each call that the plan will have, whichever is chosen, before the choice; None for no use.
+        exchange: Receives the usage of all requests but that of the returned plan.
+        begin: Receives, before the choice, each call that every plan which can still win has; None for no use.
 
     Raises:
         Exception: The error of the first candidate, if all fail.
@@ -110,16 +111,19 @@ async def ask_candidates(
 def _begin_certain(
     tasks: Sequence[asyncio.Future[Planned]], choose: PlanChooser, begin: Callable[[Call], object], begun: Counter[str]
 ) -> None:
-    """Begin the calls that the plan will have, whichever is chosen, as far as they have not begun.
+    """Begin the calls that the chosen plan will have, whichever it is, unless they have begun.
+
+    Calls that need the result of another one are left out.
 
     Args:
         tasks: The requests of the candidates.
-        choose: What will choose the plan.
+        choose: The setting by which the plan will be chosen.
         begin: Begins a call.
-        begun: Number of equal calls that have begun, which this function changes.
+        begun: Key of a call → number of equal calls that have begun; changed in place.
     """
     plans = [*map(_plan_of, tasks)]
     pending = [at for at, task in enumerate(tasks) if not task.done()]
+    # A function or a judge may choose any plan, also one that is still pending.
     if choose != "agreed" and pending:
         return
     certain = certain_calls(plans, pending) if choose == "agreed" else shared_calls([*filter(None, plans)])
@@ -135,7 +139,8 @@ def _begin_certain(
 
 
 async def _request_of(request: NextRequest, candidate: Candidate) -> NextRequest:
-    """Return the request of a candidate."""
+    """Return a candidate's own request: that of the step with the candidate's model, temperature and addition to the
+    prompt. The same object if the candidate has none of these."""
     changes: dict[str, Any] = {}
     if candidate.model is not None:
         changes["chain"] = [await request.agent.models.ready(candidate.model, "candidates", request.settings)]
@@ -149,19 +154,25 @@ async def _request_of(request: NextRequest, candidate: Candidate) -> NextRequest
 
 
 def _plan_of(task: asyncio.Future[Planned]) -> Planned | None:
-    """Return the plan of a candidate; None if it has none, or none yet."""
+    """Return the plan of a candidate's request; None if the request still runs, failed or was cancelled."""
     return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
 
 
 def _failure_of(task: asyncio.Future[Planned]) -> BaseException | None:
-    """Return the error of a candidate that failed; None for one that did not, or was cancelled."""
+    """Return the error of a candidate's request that failed; None for one that succeeded or was cancelled."""
     return None if task.cancelled() else task.exception()
 
 
 def _shown(
     task: asyncio.Future[Planned], candidate: tuple[Candidate, NextRequest], *, is_chosen: bool
 ) -> PlanCandidate:
-    """Return a candidate as the `plan` event has it."""
+    """Return what the `plan` event records of one candidate: its status, and its calls and usage or kind of error.
+
+    Args:
+        task: Its request, which has ended.
+        candidate: The candidate of the settings, and the request made for it.
+        is_chosen: Whether its plan was chosen.
+    """
     own, request = candidate
     shown: PlanCandidate
     if task.cancelled():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = get_logger("graph_agent.planning.candidates")
 
 PlanKey = tuple[str, ...]
-"""What is equal for equal plans: their calls, sorted; empty for an answer."""
+"""Key by which equal plans are recognised: their calls as sorted texts; empty for an answer."""
 _JUDGE = """\
 Here are {count} plans for the next step. Each is a list of calls, which run at the same time, or an answer.
 
@@ -46,23 +46,31 @@ _NUMBER = re.compile(r"\d+")
 
 
 def plan_key(plan: Planned) -> PlanKey:
-    """Return what is equal for equal plans."""
+    """Return the key by which equal plans are recognised.
+
+    Order and ids of the calls are ignored, and all answers are equal.
+    """
     return tuple(sorted(map(call_key, plan.calls)))
 
 
 def call_key(call: Call) -> str:
-    """Return what is equal for equal calls: the tool and the canonical arguments."""
+    """Return the key by which equal calls are recognised: the tool's name and the canonical arguments."""
     return f"{call['name']} {canonical_arguments(call['arguments'])}"
 
 
 def is_certain(plans: Sequence[Planned | None], pending: int) -> bool:
-    """Whether the pending candidates cannot change which plan most candidates have."""
+    """Whether one plan already has so many candidates that the pending ones cannot change the choice.
+
+    `plans` has None for a candidate without a plan, `pending` is the number of candidates that may still give one.
+    """
     counts = [count for _, count in Counter(plan_key(plan) for plan in plans if plan is not None).most_common(2)]
     return bool(counts) and counts[0] > (counts[1] if len(counts) > 1 else 0) + pending
 
 
 def certain_calls(plans: Sequence[Planned | None], pending: Sequence[int]) -> list[Call]:
-    """Return the calls of every plan that most candidates may still have in the end; empty if it may be a new plan.
+    """Return the calls that are in every plan which most candidates may have in the end.
+
+    Empty if a plan that no candidate has yet may still win.
 
     Args:
         plans: The plans of the candidates; None for one that has none, or none yet.
@@ -88,7 +96,10 @@ def certain_calls(plans: Sequence[Planned | None], pending: Sequence[int]) -> li
 
 
 def shared_calls(plans: Sequence[Planned]) -> list[Call]:
-    """Return the calls that all of these plans have, in the order of the first one."""
+    """Return the calls that are in all of the given plans, in the order of the first one; empty without plans.
+
+    A call that several plans have twice is returned twice.
+    """
     if not plans:
         return []
     shared = Counter(plan_key(plans[0]))
@@ -104,12 +115,12 @@ def shared_calls(plans: Sequence[Planned]) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The plan that was chosen."""
+    """The plan that was chosen, and the judgement of a model about it."""
 
     place: int
-    """Place of its candidate."""
+    """Index of the plan's candidate among all candidates."""
     judgement: PlanJudgement | None = None
-    """What a judging model was asked and has answered; None if none was."""
+    """The record of a judging model's request and choice, for the event; None if none was asked."""
 
 
 async def choose_plan(plans: Mapping[int, Planned], request: NextRequest, exchange: Exchange) -> ChosenPlan:
@@ -173,7 +184,16 @@ async def _chosen_by(function: ChoosePlan, plans: list[CandidatePlan]) -> int:
 async def _judged(
     judge: PlanJudge, plans: Sequence[CandidatePlan], request: NextRequest, exchange: Exchange
 ) -> PlanJudgement:
-    """Ask a judging model for the best plan; a `warning` event reports a failure."""
+    """Ask a judging model for the best plan, and return the record of its request and choice for the event.
+
+    If the request fails or names no plan, the record has no `index`, and `exchange` gets a `warning` event.
+
+    Args:
+        judge: The setting.
+        plans: The different plans.
+        request: The request for the plans, whose conversation the judge reads.
+        exchange: Receives the usage and the warning.
+    """
     # Without its prompt, and with its options: the judge reads the same conversation.
     own = request if judge.model is None else request.override(chain=[await _model_of(judge, request)])
     name = own.model.name
@@ -207,11 +227,12 @@ async def _judged(
 
 
 async def _model_of(judge: PlanJudge, request: NextRequest) -> Any:
+    """Return the chat model with its client that the judge's setting names."""
     return await request.agent.models.ready(judge.model, "choose", request.settings)
 
 
 def _as_text(plan: CandidatePlan) -> str:
-    """Return a plan as a judging model reads it."""
+    """Return a plan as text for a judging model: its calls as JSON, and the reply's text up to 2,000 characters."""
     if not plan.calls:
         return f"answer: {plan.text[:_TEXT_CHARS]}"
     calls = [{"tool": call["name"], "arguments": to_json_safe(call["arguments"])} for call in plan.calls]

@@ -234,6 +234,7 @@ def text_with_calls(message: AIMessage) -> str:
     if not calls:
         return message.text
     texts: list[str] = [] if any(block["type"].startswith("server_") for block in _blocks(message)) else _written(calls)
+    # By order, because a block without an id cannot be looked up.
     left = iter(calls.values())
     for block in _blocks(message):
         if block["type"] == "text":

@@ -86,10 +86,12 @@ def render(
     media: list[Any] = []
     names: dict[str, str] = {}
     for message in messages:
+        # Only after the last of the results, which no user message may separate.
         if media and not isinstance(message, ToolMessage):
             _add_media(converted, media, rules)
             media = []
         if isinstance(message, AIMessage):
+            # For the results, which may have no name of their own.
             names |= {call["id"] or "": call["name"] for call in message.tool_calls}
             converted.append(_reply(message, rules, alias, source, keeps_provider_calls=keeps_provider_calls))
         elif isinstance(message, ToolMessage):
@@ -212,6 +214,7 @@ def _reply(
             sent[needed] = ""
         fields = (given.get(CALL_FIELDS) if own else None) or {}
         further = [fields.get(call["id"]) or {} for call in calls]
+        # Gemini signs the first of parallel calls only.
         if rules.signature_needed and not further[0]:
             further[0] = _NO_SIGNATURE
         if sent or any(further):

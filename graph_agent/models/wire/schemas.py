@@ -67,6 +67,7 @@ def fold_schema(
         if not (root_combinators and root.get("type") == "object"):
             folder = _Folder(root)
             root = folder.fold(root)
+            # The alternatives beyond the limit were left out as unusable.
             if folder.parts_left < 0:
                 return None
         if text_enums:
@@ -349,6 +350,7 @@ def _with_plain_keys(root: Schema) -> OfferedSchema:
         plain = alias = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:_MOST_KEY_CHARS] or "_"
         number = 2
         while alias in taken:
+            # The cut leaves room for the number.
             alias, number = f"{plain[: _MOST_KEY_CHARS - 8]}_{number}", number + 1
         taken.add(alias)
         aliases[name] = alias

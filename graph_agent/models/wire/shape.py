@@ -58,6 +58,7 @@ def shaped(model: M, rules: WireRules, *, has_schema: bool = False) -> M:
     if not rules.stream_usage and "stream_usage" in fields:
         update["stream_usage"] = False
     if rules.reasoning_split and "extra_body" in fields:
+        # A value that the user has set wins.
         update["extra_body"] = {"reasoning_split": True, **(getattr(model, "extra_body", None) or {})}
     is_adapted = hasattr(model, "max_tokens_name")
     if not update and not (is_adapted and rules.max_tokens):

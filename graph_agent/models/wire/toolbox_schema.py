@@ -57,6 +57,7 @@ def reply_schema(
     branches = [
         _closed({"name": _only(name), "arguments": arguments}) for name, arguments in _arguments(offered, definitions)
     ]
+    # An empty list is the reply without calls where there is no schema of an answer.
     least = 0 if answer is None and required is None else 1
     calls = {"type": "array", "items": _any_of(branches), "minItems": least, "maxItems": min(most_calls, MOST_CALLS)}
     choices = [_closed({"tool_calls": calls})]
@@ -201,6 +202,7 @@ class _Reduction:
         Unless it is the root or accepts any text, it also accepts a reference of a plan, if wanted.
         """
         reduced = self._plain(node, level) if isinstance(node, dict) else {}
+        # Any text accepts a reference already, and a referenced part has its own alternative.
         if self._references and not is_root and reduced and reduced != {"type": "string"} and "$ref" not in reduced:
             return {"anyOf": [reduced, _REFERENCE]}
         return reduced

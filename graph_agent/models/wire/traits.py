@@ -120,6 +120,7 @@ def concerned_by(rules: WireRules) -> int:
     if rules.call_ids == "plain":
         traits |= Traits.ODD_IDS
     needs = (rules.reasoning_needed, rules.signature_needed, rules.thinking_first, rules.calls_in_kwargs)
+    # Nearly every id has another form, so that all calls count.
     if rules.call_ids == "nine" or any(needs):
         traits |= Traits.CALLS
     if not rules.empty_text:
