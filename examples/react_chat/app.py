@@ -22,7 +22,8 @@ def book(room: str, day: str) -> str:
     return f"Booked {room} for {day}."
 
 
-rooms = create_graph_agent("openai:gpt-4o-mini", [book], config=LoopConfig(approve="book"), name="rooms")
+config = LoopConfig(approve="book")
+rooms = create_graph_agent("openai:gpt-4o-mini", [book], config=config, name="rooms")
 source = of_agent(rooms, "Books rooms.", db=os.environ.get("CHAT_DB", "sqlite:///chat.db"))
 keys = tuple(ApiKey(name=name, key=SecretStr(token)) for name, token in USERS.items())
 agent = create_app(source, settings=ServerSettings(keys=keys))

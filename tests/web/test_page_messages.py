@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import FilePayload, Page, Route, expect
 
@@ -212,6 +213,12 @@ def test_sessions_are_filtered_and_summed_up(page: Page, tmp_path: Path) -> None
         listed = page.get_by_role("navigation", name="Sessions").get_by_role("listitem")
         totals = page.get_by_role("status", name="Totals")
         expect(totals).to_have_text("2 sessions · 3 model calls · 2,628 tokens")
+        page.get_by_label("Feedback").select_option("rated")
+        expect(page.get_by_text("None matches.")).to_be_visible()
+        httpx.post(f"{served.url}/sessions/plain/feedback", json={"rating": "up"}).raise_for_status()
+        page.get_by_label("Status").select_option("completed")
+        expect(listed).to_have_count(1)
+        page.get_by_role("button", name="Clear").click()
         page.get_by_label("Tool").fill("echo")
         expect(listed).to_have_count(1)
         expect(totals).to_have_text("1 session · 2 model calls · 1,752 tokens")
