@@ -148,6 +148,7 @@ style: $(VENV)/.dev
 	$(BIN)/python tests/checks/file_lengths.py
 	$(BIN)/python tests/checks/rooms.py
 	$(BIN)/python tests/checks/imports_of_tests.py
+	$(BIN)/python tests/checks/cold_starts.py
 	$(BIN)/python tests/checks/register.py
 	$(BIN)/python -m benchmarks.files_of_a_turn
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import textwrap
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.calls import canonical_arguments, fingerprint, parse_tool_calls, split_tool_calls
+from tests.support.warm_process import warm_python
 from tests.support.written_calls import ARGUMENTS, TAGGED, work_of
 
 # Fragments with a meaning to the parser, so that texts made of them reach deep into it.
@@ -170,7 +170,7 @@ def test_no_text_hangs_the_parser() -> None:
     """
 
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [warm_python(), "-c", textwrap.dedent(script)],
         input=json.dumps(ADVERSARIAL),
         capture_output=True,
         text=True,
