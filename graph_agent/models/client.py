@@ -214,7 +214,8 @@ class ModelClient:
         while True:
             form = self._form(phase, settings, attempt.rules, mode, schema)
             bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
-            rendered = self._rendered(safe, attempt.rules, mode, self._example_answers(phase, settings, form, schema))
+            examples = self._example_answers(phase, settings, form, schema) if mode == "text" else "none"
+            rendered = self._rendered(safe, attempt.rules, mode, examples)
             # A reply whose schema is not enforced may not fit it, and must not be shown before it is checked.
             silent = quiet or (schema is not None and form is None)
             by_schema = form is not None and self._has_calls_in_text(phase, mode, schema)

@@ -234,7 +234,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         configurable = self._checked_configurable(config)
         saver = self._saver_of(configurable)
         check_input(input, self.builder.input_schema.__annotations__, stored=saver is not None)
-        self._check_custom_state(input)
+        if self.builder.own.names:
+            self._check_custom_state(input)
         if saver is not None and config is not None and self._answers_a_checkpoint(input, config):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)

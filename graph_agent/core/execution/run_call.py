@@ -254,14 +254,13 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
         Exception: Middleware raised it.
     """
     if "fault" in call:
-        return await _with_accepted_writes(task, call, fault_result(call)), []
+        return fault_result(call), []
     approvals: list[StoredEvent] = []
     contained = task.deps.wrap_tool_call is None and not task.records and _timeout_s(task, task.deps.toolbox, call)
     # A time limit inside ends the call, so that no task of its own is needed.
-    output = await run_in_slot(
-        task, call, timer, lambda: _through_middleware(task, call, approvals), contained=bool(contained)
-    )
-    return await _with_accepted_writes(task, call, output), approvals
+    work = partial(_through_middleware, task, call, approvals)
+    output = await run_in_slot(task, call, timer, work, contained=bool(contained))
+    return await _with_accepted_writes(task, call, output) if output.writes else output, approvals
 
 
 async def _through_middleware(task: Task, call: Call, approvals: list[StoredEvent]) -> CallResult:
