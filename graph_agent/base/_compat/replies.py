@@ -37,9 +37,7 @@ def generate_reply(
     on_chunk: Callable[[BaseMessage], None] | None = None,
 ) -> Awaitable[ChatResult]:
     """Generate a chat model's reply as `BaseChatModel.agenerate` does, in the caller's task and without start and end
-    events. The reply is streamed if a handler of `manager` or `on_chunk` asks for it.
-
-    To be awaited at once.
+    events. The reply is streamed if a handler of `manager` or `on_chunk` asks for it. To be awaited at once.
 
     Args:
         model: The chat model.
