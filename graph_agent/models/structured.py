@@ -74,6 +74,12 @@ class StructuredPlanner:
         other._options = {**self._options, **options}
         return other
 
+    def with_schema(self, schema: dict[str, Any]) -> StructuredPlanner:
+        """Return a copy that asks for plans by another JSON schema."""
+        other = copy.copy(self)
+        other.schema, other._built = schema, []
+        return other
+
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:

@@ -6,7 +6,7 @@ Marks are the metadata of a tool, such as `{"approve": True}`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +14,14 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.core.approvals.policy import read_review
-from graph_agent.core.execution.deps import ToolCallWrapper
+from graph_agent.core.execution.deps import AgentDeps, ToolCallWrapper
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelWrapper, leave_unwrapped
 from graph_agent.models.prompts import Prompts
+from graph_agent.nodes.delegate import delegate_node
+from graph_agent.nodes.tools import tools_node
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -73,6 +75,17 @@ def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
     It is cached, because generating it takes a third of the time to build a graph.
     """
     return plan_schema.model_json_schema()
+
+
+def call_nodes(deps: AgentDeps) -> dict[str, Callable[..., Any]]:
+    """Return the nodes that run calls, by name; with `predict=True`, their results begin the next plan."""
+    nodes: dict[str, Callable[..., Any]] = {"tools": tools_node, "delegate": delegate_node}
+    if deps.config.predict is not True:
+        return nodes
+    # Imported here: few agents predict plans.
+    from graph_agent.core.planning.predicted_plan import noting_results
+
+    return {name: noting_results(node) for name, node in nodes.items()}
 
 
 def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]:

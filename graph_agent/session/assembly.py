@@ -29,13 +29,12 @@ from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelPool, Resolve, require_chat_model
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source, text_of_source
-from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node
 from graph_agent.nodes.plan import plan_node
-from graph_agent.nodes.tools import tools_node
 from graph_agent.session.agent_parts import (
     admitted_middleware,
+    call_nodes,
     checked_config,
     checked_plan_schema,
     json_schema_of,
@@ -139,8 +138,7 @@ def _join(deps: AgentDeps, graph: GraphAgentBuilder) -> GraphAgentBuilder:
     """Add the four standard nodes, those of hooks and approvals, and the edges to `graph`, and return it."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
-        "tools": (tools_node, Route),
-        "delegate": (delegate_node, Route),
+        **{name: (node, Route) for name, node in call_nodes(deps).items()},
         "finalize": (finalize_node, PlanState),
     }
     if deps.hook_set:

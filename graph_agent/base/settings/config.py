@@ -39,7 +39,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """Values of `reasoning_effort` in OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
 Dispatch = Literal["whole", "streamed"]
-Predict = Literal[False, "table"]
+Predict = Literal[False, True, "table"]
 Planner = Literal["wave", "dag"]
 _RECORDED_CHARS = 100_000
 
@@ -124,8 +124,8 @@ class LoopConfig(CheckedModel):
     """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
     each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
     predict: Predict = False
-    """What proposes reading calls before a plan asks for them: `table`, what followed in earlier inputs of the agent.
-    For agents without hooks on replies. A run's context cannot set it."""
+    """What begins before it is asked for: `table`, reading calls that followed in earlier inputs; True, also the next
+    structured plan, while the slowest call runs. Not with hooks on replies. A run's context cannot set it."""
     # Constructed without validation, which would compile the class at each start.
     speculation_budget: SpeculationBudget = SpeculationBudget.model_construct()
     """What one input may spend on calls that begin early and on predicted plans, as far as no plan uses them."""

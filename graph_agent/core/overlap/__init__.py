@@ -6,7 +6,8 @@ met by early results, and whose tool only reads runs at once; its result waits i
 all checks, a call with the same tool and arguments takes that result instead of running; all other results are dropped
 and counted. The history and the results are those of a session without it.
 
-With `predict="table"`, calls that followed in earlier inputs run in the same way while the plan is asked for.
+With `predict="table"`, calls that followed in earlier inputs run in the same way while the plan is asked for; with
+`predict=True`, so do those of a plan that is asked for while the slowest call of the wave before still runs.
 
 Parts of this room:
 
@@ -21,6 +22,7 @@ Parts in other files:
 
 - `core/planning/overlap.py`: what begins while a plan is asked for; `core/planning/streamed_dispatch.py`: the calls of
   the reply, and which of them wait for results of others; `core/planning/ask.py`: `_send`, which asks
+- `core/planning/predicted_plan.py`: the plan that is asked for while a call of the wave before still runs
 - `core/execution/run_call.py`: `run_tool`, which takes an early result
 - `core/planning/answer.py`: `update`, which ends the speculation of the input; `Run.release` does so, too
 - `models/chunk_listener.py`: how the chunks of a reply arrive here

@@ -84,6 +84,9 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
     overlap = None
     if request.settings.dispatch == "streamed" or request.settings.predict:
         overlap = _overlap_of(request)
+    if overlap is not None and not tail and (predicted := await overlap.predicted(exchange)) is not None:
+        exchange.count(predicted.usage, predicted.message.usage_metadata)
+        return predicted
     if request.settings.candidates == 1:
         ask = partial(_ask_once, exchange, tail, quiet=quiet)
     else:

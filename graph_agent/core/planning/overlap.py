@@ -21,6 +21,7 @@ from graph_agent.base.types import Call
 from graph_agent.core.overlap.early_calls import EarlyCall, early_calls_of
 from graph_agent.core.overlap.learned_calls import LearnedCalls
 from graph_agent.core.overlap.speculation import speculation_of
+from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_choice import call_key
 from graph_agent.core.planning.reply import Planned
@@ -77,6 +78,21 @@ class PlanningOverlap:
             withheld=self._request.loop.get("withheld", ()),
         )
 
+    async def predicted(self, exchange: Exchange) -> Planned | None:
+        """Return the plan that was predicted while the wave ran; None if there is none, or it cannot be taken."""
+        request = self._request
+        if request.settings.predict is not True:
+            return None
+        # Imported here: few agents predict plans.
+        from graph_agent.core.planning.predicted_plan import predictions_of
+
+        planned = await predictions_of(run_of(self._config)).take(exchange, request)
+        if planned is not None:
+            self._calls.keep(planned.calls)
+            # Nothing is left to begin, but the table counts this step, too.
+            await self._likely(_learned_calls_of(request, self._config))
+        return planned
+
     async def during(self, sent: Awaitable[Planned]) -> Planned:
         """Await the plan, while calls begin; those that it does not have are dropped.
 
@@ -122,13 +138,17 @@ class PlanningOverlap:
 
     async def _begin_likely(self, learned: LearnedCalls) -> None:
         """Begin the calls that followed in earlier inputs of the agent."""
+        for call in await self._likely(learned):
+            self.begin(call, "learned")
+
+    async def _likely(self, learned: LearnedCalls) -> list[Call]:
+        """Return the calls that followed in earlier inputs of the agent; the table counts what is new."""
         request = self._request
 
         def wave() -> Sequence[StoredEvent]:
             return since_plan(read_state(self._config, ["events"]).get("events", ()))
 
-        for call in await learned.propose(request.loop["step"], _new_texts(request), wave):
-            self.begin(call, "learned")
+        return await learned.propose(request.loop["step"], _new_texts(request), wave)
 
 
 def _learned_calls_of(request: NextRequest, config: RunnableConfig) -> LearnedCalls:

@@ -137,7 +137,7 @@ async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage],
                 raise RepairRequestError(LimitMetError(*met), usage) from fault
             messages = [*messages, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
-            return replace(_planned(reply, plan, calls, usage, request.planner, answer), invented=invented)
+            return replace(planned_of(reply, plan, calls, usage, request.planner, answer), invented=invented)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
@@ -147,7 +147,7 @@ def _answer_in(plan: PlanningResult) -> str:
     return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
 
 
-def _planned(
+def planned_of(
     reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
 ) -> Planned:
     """Build the result of a valid structured plan.

@@ -1,0 +1,185 @@
+"""Plans that are asked for while the slowest call of the wave before still runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import PrivateAttr
+
+from graph_agent import GraphAgent, LoopConfig, ScriptedChatModel, create_graph_agent
+
+
+def plan(*calls: tuple[str, str, dict[str, Any]], status: str = "continue", **fields: Any) -> str:
+    made = [{"id": id_, "tool": name, "args": args} for id_, name, args in calls]
+    return json.dumps({"status": status, "tools": made, **fields})
+
+
+FIRST = plan(("quick", "look", {"text": "a"}), ("slow", "wait_for", {"text": "b"}))
+# One call after the other, so that there is nothing to predict while they run.
+NEXT = plan(("more", "look", {"text": "c"}), ("write", "save", {"text": "d ${more}"}))
+DONE = plan(status="done", answer="Done.")
+
+
+class Bench:
+    """Tools of which one ends once `may_end` is set, which `look` of the texts in `releases` does."""
+
+    def __init__(self, releases: str = "c") -> None:
+        self.may_end = asyncio.Event()
+        self.order: list[str] = []
+        self._releases = releases
+
+    def tools(self) -> list[BaseTool]:
+        @tool
+        async def look(text: str) -> str:
+            """Look up."""
+            self.order.append(f"look {text}")
+            if text in self._releases:
+                self.may_end.set()
+            return f"found {text}"
+
+        @tool
+        async def wait_for(text: str) -> str:
+            """Wait for a result."""
+            await self.may_end.wait()
+            self.order.append(f"wait_for {text}")
+            return f"waited for {text}"
+
+        @tool
+        async def save(text: str) -> str:
+            """Save."""
+            self.order.append(f"save {text}")
+            return "saved"
+
+        look.metadata = wait_for.metadata = {"effect": "read"}
+        return [look, wait_for, save]
+
+
+def agent_of(model: ScriptedChatModel, bench: Bench, **config: Any) -> GraphAgent[Any, Any]:
+    settings = LoopConfig(**{"predict": True, "tool_calling": "wave", "tool_timeout_s": 60, **config})
+    return create_graph_agent(model, bench.tools(), config=settings, checkpointer=InMemorySaver())
+
+
+async def test_the_next_plan_is_made_while_the_slowest_call_runs_and_only_its_reading_calls_begin() -> None:
+    bench = Bench()
+    writing = plan(("more", "look", {"text": "c"}), ("write", "save", {"text": "d"}))
+    model = ScriptedChatModel([FIRST, writing, DONE, DONE])
+    session = agent_of(model, bench).session("s1")
+    result = await session.run("Look it up.")
+    events = await session.events()
+    early = {source: counts for event in events for source, counts in event.get("early", {}).items()}
+
+    assert (result.answer, bench.order) == ("Done.", ["look a", "look c", "wait_for b", "save d"])
+    assert sorted(map(str, result.results.values())) == ["found a", "found c", "saved", "waited for b"]
+    assert "PENDING" in model.requests[1].messages[-1].text
+    assert (early["request"]["used"], early["predicted"]["used"]) == (1, 1)
+
+
+class Releasing(ScriptedChatModel):
+    """Sets an event after its second reply, and keeps the schema of each request."""
+
+    _may_end: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
+
+    async def _agenerate(self, messages: list[BaseMessage], *given: Any, **kwargs: Any) -> ChatResult:
+        reply = await super()._agenerate(messages, *given, **kwargs)
+        if len(self.requests) == 2:
+            asyncio.get_running_loop().call_later(0.2, self._may_end.set)
+        return reply
+
+
+@pytest.mark.parametrize(
+    "predicted",
+    [
+        plan(status="wait"),
+        plan(status="done", answer="I guess."),
+        plan(("last", "look", {"text": "z"}), status="done"),
+        plan(("more", "look", {"text": "${slow}"})),
+        json.dumps(
+            {"status": "continue", "tools": [{"id": "m", "tool": "look", "args": {"text": "z"}, "needs": ["slow"]}]}
+        ),
+        "no plan {",
+    ],
+    ids=["wait", "answer", "last", "reference", "needs", "invalid"],
+)
+async def test_the_request_is_sent_again_if_the_prediction_cannot_be_the_plan(predicted: str) -> None:
+    bench = Bench()
+    model = Releasing(responses=[FIRST, predicted, NEXT, DONE])
+    bench.may_end = model._may_end
+    session = agent_of(model, bench).session("s1")
+    result = await session.run("Look it up.")
+    events = await session.events()
+    dropped = [event["early"]["request"].get("dropped") for event in events if "request" in event.get("early", {})]
+
+    assert (result.answer, bench.order) == ("Done.", ["look a", "wait_for b", "look c", "save d found c"])
+    assert (len(model.requests), result.usage["model_calls"], 1 in dropped) == (4, 4, True)
+    assert "PENDING" not in str(model.requests[2].messages)
+
+
+async def test_a_prediction_that_is_not_there_when_the_wave_ends_is_cancelled() -> None:
+    class Stuck(ScriptedChatModel):
+        _asked: int = PrivateAttr(default=0)
+
+        async def _agenerate(self, *given: Any, **kwargs: Any) -> ChatResult:
+            self._asked += 1
+            if self._asked == 2:
+                bench.may_end.set()
+                await asyncio.Event().wait()
+            return await super()._agenerate(*given, **kwargs)
+
+    bench = Bench()
+    session = agent_of(Stuck(responses=[FIRST, NEXT, DONE]), bench).session("s1")
+    result = await session.run("Look it up.")
+
+    assert (result.answer, bench.order) == ("Done.", ["look a", "wait_for b", "look c", "save d found c"])
+
+
+async def test_no_prediction_begins_beyond_the_budget_or_the_limit_of_plans() -> None:
+    asked = []
+    for config in ({"speculation_budget": {"calls": 0}}, {"max_steps": 1, "on_limit": "message"}):
+        bench = Bench()
+        bench.may_end.set()
+        model = ScriptedChatModel([FIRST, NEXT, DONE])
+        await agent_of(model, bench, **config).session("s1").run("Look it up.")
+        asked.append("PENDING" in str([each.messages for each in model.requests]))
+
+    assert asked == [False, False]
+
+
+async def test_a_message_of_the_user_during_the_wave_drops_the_prediction() -> None:
+    bench = Bench(releases="")
+    model = ScriptedChatModel([FIRST, NEXT, plan(("other", "look", {"text": "e"})), DONE])
+    session = agent_of(model, bench).session("s1")
+    run = asyncio.ensure_future(session.run("Look it up."))
+    async with asyncio.timeout(60):
+        while "look c" not in bench.order:
+            await asyncio.sleep(0.01)
+    await session.steer("Look up e.")
+    bench.may_end.set()
+    result = await run
+
+    assert result.answer == "Done."
+    assert sorted(map(str, result.results.values())) == ["found a", "found e", "waited for b"]
+    assert "save d found c" not in bench.order
+
+
+async def test_a_run_that_ends_while_a_prediction_runs_stores_nothing_of_it() -> None:
+    bench = Bench(releases="")
+    model = ScriptedChatModel([FIRST, NEXT])
+    session = agent_of(model, bench).session("s1")
+    run = asyncio.ensure_future(session.run("Look it up."))
+    async with asyncio.timeout(60):
+        while "look c" not in bench.order:
+            await asyncio.sleep(0.01)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    events = await session.events()
+
+    assert not any(event.get("arguments") == {"text": "c"} for event in events)
+    assert [event["type"] for event in events].count("plan") == 1
