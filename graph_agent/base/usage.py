@@ -199,16 +199,6 @@ def record_event(type_: str, **fields: Any) -> None:
         extra.events.append((type_, fields))
 
 
-def record_all(extra: ExtraUsage) -> None:
-    """Record what happened in a request that another task has sent for the current one."""
-    if (own := _extra_usage.get()) is not None:
-        own.replies += extra.replies
-        own.uncalled += extra.uncalled
-        own.timed += extra.timed
-        own.events += extra.events
-        own.replaced += extra.replaced
-
-
 def record_cut_off(
     model: Any,
     request: Sequence[BaseMessage],

@@ -239,9 +239,9 @@ class Exchange:
             yield
         finally:
             extra_usage.reset(before)
-            self._count_extra(extra, purpose)
+            self.count_extra(extra, purpose)
 
-    def _count_extra(self, extra: ExtraUsage, purpose: Purpose) -> None:
+    def count_extra(self, extra: ExtraUsage, purpose: Purpose) -> None:
         """Record what happened in requests apart from their replies; see `metered`."""
         self.cut_off = extra.cut_off
         if extra.timed:

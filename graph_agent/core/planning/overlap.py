@@ -88,7 +88,8 @@ class PlanningOverlap:
 
         planned = await predictions_of(run_of(self._config)).take(exchange, request)
         if planned is not None:
-            self._calls.keep(planned.calls)
+            self._calls.begin_plan()
+            self._calls.keep(planned.calls, request.deps.toolbox.writes)
             # Nothing is left to begin, but the table counts this step, too.
             await self._likely(_learned_calls_of(request, self._config))
         return planned

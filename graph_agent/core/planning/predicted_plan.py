@@ -2,8 +2,9 @@
 
 As soon as all calls of a wave but one have results, the request for the next plan is sent, with that call marked as
 pending. Its schema has a further status, `wait`. The plan is a prediction until the wave has ended: its reading calls
-may begin, and it becomes the plan of the next step if it does not need the pending call, does not end planning, and
-nothing but the pending result has been added to the conversation. Otherwise the request is sent again.
+may begin, unless the pending call may write. It becomes the plan of the next step if it does not need the pending call,
+does not end planning, and nothing but the pending result has been added to the conversation. Otherwise the request is
+sent again.
 
 Parts in other files:
 
@@ -32,7 +33,7 @@ from graph_agent.base._compat import read_state
 from graph_agent.base._compat.detached import detached
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.types import NO_USAGE, Call, Usage, plan_id_of
-from graph_agent.base.usage import ExtraUsage, budget_met, has_budget, limit_met, metered, record_all, usage_of
+from graph_agent.base.usage import ExtraUsage, budget_met, extra_usage, has_budget, limit_met, usage_of
 from graph_agent.core.execution.deps import AgentDeps, Task, spent
 from graph_agent.core.overlap.early_calls import early_calls_of
 from graph_agent.core.overlap.speculation import Speculation, speculation_of
@@ -170,6 +171,7 @@ class _Prediction:
         self._usage: Usage = NO_USAGE
         self._began = self._ended = 0.0
         self._config, context = detached(task.config, lambda written: None)
+        context.run(extra_usage.set, self._extra)
         self._asked = asyncio.get_running_loop().create_task(self._plan(), context=context)
         # Read here, because a prediction that failed is of no interest to anyone.
         self._asked.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
@@ -197,8 +199,9 @@ class _Prediction:
         await asyncio.wait([self._asked])
         is_whole = not self._asked.cancelled() and self._asked.exception() is None
         planned = self._asked.result() if is_whole else None
-        with exchange.metered("plan"):
-            record_all(self._extra)
+        # A part of a cancelled reply is no part of an answer.
+        self._extra.cut_off = None
+        exchange.count_extra(self._extra, "plan")
         if is_open and planned is not None and self._fits(request):
             self._speculation.use(self)
             return planned
@@ -232,11 +235,9 @@ class _Prediction:
         self._began = time.monotonic()
         self._speculation.begin(self)
         try:
-            with metered() as self._extra:
-                planned = await self._ask()
+            return await self._ask()
         finally:
             self._ended = time.monotonic()
-        return planned
 
     async def _ask(self) -> Planned | None:
         task = self._task
@@ -273,6 +274,9 @@ class _Prediction:
             return None
         planned = planned_of(reply, plan, calls, self._usage, request.planner, "")
         planned = without_echoes(planned, request.deps.toolbox.schemas, messages)
+        # What a pending call writes may change what the others read.
+        if request.deps.toolbox.writes(self._pending["name"]):
+            return planned
         # As when it is carried out: with the results of earlier waves.
         for call in select(fill_in_earlier(planned.calls, earlier.results), {}, ()).ready:
             early_calls_of(self._task.run).start(

@@ -121,6 +121,26 @@ async def test_the_request_is_sent_again_if_the_prediction_cannot_be_the_plan(pr
     assert "PENDING" not in str(model.requests[2].messages)
 
 
+async def test_no_call_of_a_predicted_plan_begins_while_a_writing_call_runs() -> None:
+    bench = Bench()
+    model = Releasing(responses=[FIRST.replace("wait_for", "book"), NEXT, DONE])
+    bench.may_end = model._may_end
+
+    @tool
+    async def book(text: str) -> str:
+        """Book."""
+        await bench.may_end.wait()
+        bench.order.append(f"book {text}")
+        return "booked"
+
+    settings = LoopConfig(predict=True, tool_calling="wave", tool_timeout_s=60)
+    agent = create_graph_agent(model, [*bench.tools(), book], config=settings, checkpointer=InMemorySaver())
+    result = await agent.session("s1").run("Look it up.")
+
+    assert (result.answer, bench.order) == ("Done.", ["look a", "book b", "look c", "save d found c"])
+    assert len(model.requests) == 3
+
+
 async def test_a_prediction_that_is_not_there_when_the_wave_ends_is_cancelled() -> None:
     class Stuck(ScriptedChatModel):
         _asked: int = PrivateAttr(default=0)
