@@ -492,8 +492,8 @@ def served(path: str | Path) -> ServedAgent:
 
 @functools.cache
 def _served(path: Path) -> ServedAgent:
-    # Cached, because each factory would start MCP servers of its own.
     """Return the graph factory of a resolved path, created at the first call."""
+    # Cached, because each factory would start MCP servers of its own.
     return ServedAgent(load_spec(path))
 
 
@@ -571,9 +571,9 @@ class _AgentThread:
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
+        """Run the event loop of the thread until the agent is closed."""
         # Before the loop begins: Python 3.13 reads the folder of jsonschema's schemas in a way that `langgraph dev`
         # refuses in every loop.
-        """Run the event loop of the thread until the agent is closed."""
         import_module("graph_agent.base._internal.json_schema")
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._keep_open())

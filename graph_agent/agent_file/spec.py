@@ -161,8 +161,8 @@ class AgentSpec(BaseModel):
     @field_validator("approve", mode="before")
     @classmethod
     def _check_approve(cls, given: Any) -> Any:
-        # Also for an empty value: a file whose items are commented out would silently have no approvals.
         """Raise `ValueError` unless the key is a text, or a list of texts that are not empty."""
+        # Also for an empty value: a file whose items are commented out would silently have no approvals.
         rules = [given] if isinstance(given, str) else given
         if not isinstance(rules, list) or not all(isinstance(rule, str) and rule for rule in rules):
             raise ValueError("list patterns of names such as 'write_*', and functions as 'module:function'")

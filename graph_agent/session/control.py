@@ -305,6 +305,7 @@ class SessionControl(SessionCommands):
         state = await self.graph.aget_state(self._thread)
         if state.tasks or state.values.get("status") not in _ANSWERED:
             return None
+        # A note that a run has consumed may still be in the inbox, e.g. after a crash.
         taken = set(state.values.get("loop", {}).get("consumed_notes", ()))
         return next((note for note in notes if note.key not in taken), None)
 

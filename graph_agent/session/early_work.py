@@ -59,9 +59,9 @@ def early_work_of(events: Iterable[Mapping[str, Any]]) -> EarlyWork:
 
 
 def _saved_s(ends: list[tuple[float, float]]) -> float:
-    # The last call decides when a wave ends, so that time saved by another one does not count.
     """Return by how many seconds the last of some calls ended earlier through early work; 0.0 without calls.
 
     `ends` are the seconds to the end of each call: without early work, and with it.
     """
+    # The last call decides when a wave ends, so that time saved by another one does not count.
     return max(0.0, max(without for without, _ in ends) - max(took for _, took in ends)) if ends else 0.0

@@ -516,7 +516,7 @@ _FAILED = ("error", "unknown")
 
 
 def session_svg(roots: Sequence[Span]) -> str:
-    """Draw the 20 newest inputs as SVG text, oldest first, each with its own time axis.
+    """Draw the 20 newest inputs as SVG text, oldest first, each with its own time axis; without any, a note.
 
     Args:
         roots: The spans of all inputs, oldest first.

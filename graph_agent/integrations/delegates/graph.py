@@ -523,7 +523,9 @@ class BackgroundRuns:
             observer.inject(trace)
 
         async def run() -> None:
-            """Run the task's input to its end, and count an exception."""
+            """Run the task's input to its end; an exception is logged and counted, not raised, and a success resets the
+            count.
+            """
             try:
                 with nullcontext() if observer is None else observer.extract(trace):
                     # With the call's id as input id, so that a repeated start runs the task only once.

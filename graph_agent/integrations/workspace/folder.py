@@ -192,7 +192,10 @@ class Folder:
             os.close(descriptor)
 
     def _read(self, place: _Place, path: str) -> bytes:
-        """Return the content of a regular file at a place; `path` is for errors."""
+        """Return the content of a regular file at a place; `path` is for errors.
+
+        Raises `PathError` if it cannot be read, is no regular file, or is larger than `max_bytes`.
+        """
         try:
             descriptor = os.open(place.name, _READ, dir_fd=place.parent)
         except OSError as error:

@@ -296,8 +296,9 @@ class Chat:
     async def _read(self) -> str:
         """Read one line: an answer if questions are open and no run is under way, otherwise a message or a command.
 
-        Returns `_WAKE` if there is nothing to execute and the next question must be shown. Raises `EOFError` to leave:
-        for Ctrl-D, or for the second Ctrl-C at a question.
+        At a question, Ctrl-C or Ctrl-D first goes back to the choice or the question before; without one, Ctrl-D
+        leaves, and so does Ctrl-C if it follows another. Returns `_WAKE` if there is nothing to execute and the next
+        question must be shown. Raises `EOFError` to leave.
         """
         if self._dialog is not None and not self.is_running:
             if not self._armed:

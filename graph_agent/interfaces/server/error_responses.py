@@ -83,8 +83,9 @@ def anthropic_error(problem: ProblemError) -> dict[str, Any]:
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
-    """Return the response to a refused request in Anthropic's format, with a new request id in the body and a
-    header.
+    """Return the response to a refused request in Anthropic's format, with the status that Anthropic's API has for it.
+
+    A new request id is in the body and in a header.
     """
     # Anthropic's clients report this id with an error; a run that never began has no other.
     request_id = new_request_id()

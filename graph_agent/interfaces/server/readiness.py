@@ -146,6 +146,7 @@ class StateCheck:
             self._failed = False
         except Exception as error:  # noqa: BLE001 - a part may fail in any way; any error is a state
             states = {self._name: "full" if is_out_of_space(error) else "failed"}
+            # Probes come every few seconds, and would fill the log.
             if not self._failed:
                 log_failure(logger, f"The check of /ready of the {self._name}", error, level=logging.WARNING)
             self._failed = True

@@ -319,6 +319,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
     None, with a logged warning, if no location permits one.
     """
     first_error: OSError | None = None
+    # A full disk is the most likely reason of a failure, so memory is tried next.
     for place in (None, *_MEMORY):
         try:
             return tempfile.TemporaryDirectory(prefix="graph-agent-serve-", dir=place, ignore_cleanup_errors=True)

@@ -198,6 +198,8 @@ def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | 
 async def _with_saved_notes(inbox: Inbox, saver: Any, session_id: str) -> Inbox:
     """Return an inbox that also has the notes which programs without the Store left in the saver's database.
 
+    Only notes that become events of the session count, such as feedback; without any, `inbox` itself is returned.
+
     Args:
         inbox: The inbox in memory.
         saver: A saver with `stored_notes` and `forget_notes`.

@@ -170,6 +170,7 @@ def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
 
     The number of a value that is not a number is 0.0.
     """
+    # Without recursion, as a client's value may be nested deeply.
     pending: list[tuple[Struct | Value, int]] = [(root, 0)]
     while pending:
         value, depth = pending.pop()

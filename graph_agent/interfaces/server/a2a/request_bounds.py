@@ -120,6 +120,7 @@ class BoundedRequests:
 
 def _strings(request: Any) -> Iterator[str]:
     """Yield all strings and keys of a JSON value, except the base64 of files."""
+    # Without recursion, as a client's value may be nested deeply.
     pending = [request]
     while pending:
         value = pending.pop()

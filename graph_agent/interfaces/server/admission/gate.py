@@ -137,7 +137,7 @@ class RequestLimits:
             )
 
     def _check_rate(self, started: int, oldest: float | None, now: float) -> None:
-        """Raise `ProblemError` (`busy`) if a caller has started too many runs.
+        """Raise `ProblemError` (`busy`) if a caller has started too many runs; do nothing without a limit per minute.
 
         The error has the seconds until the oldest one no longer counts.
 

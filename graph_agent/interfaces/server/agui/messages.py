@@ -118,9 +118,11 @@ def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[st
 
 
 def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
-    """Return the whole conversation of a request as messages for a new session. Calls without a result are left out.
+    """Return the conversation of a request as messages for a new session: those of the user and the assistant, and
+    results.
 
-    Messages of delegates are left out, too. Raises `InvalidRequestError` for content that no model can receive.
+    Calls without a result, and messages of delegates or of any other role, are left out. Raises `InvalidRequestError`
+    for content that no model can receive.
     """
     results, found = given_results(messages), list[AnyMessage]()
     for message in messages:
@@ -331,7 +333,9 @@ class ClientView:
             self._order.append(id_)
 
     def add_call(self, name: str, parent: str) -> None:
-        """Record that the call `name` belongs to the message `parent`."""
+        """Record that the client has the message `parent`, and that the call `name` belongs to it; the first parent
+        counts.
+        """
         self.add(parent)
         self._callers.setdefault(name, parent)
 

@@ -338,7 +338,10 @@ class ServerRun:
             self._postponed.append(part)
 
     async def _to_end(self) -> ChatOutcome:
-        """Execute the graph, emit its parts, and return the outcome."""
+        """Execute the graph, emit its parts, and return the outcome, once the run's tokens are counted in the metrics.
+
+        For a request whose input was answered before, the text of the stored answer is emitted, and nothing is counted.
+        """
         spec = self.spec
         if spec.token is not None and not (spec.is_attempt and not spec.is_resume):
             await self._host.suspend(spec.thread)
@@ -447,8 +450,8 @@ class ServerRun:
                 pass
 
     async def _on_text(self, piece: Token) -> None:
-        # Text before calls, and an answer superseded by steering, are separate messages.
         """Emit a piece of the answer's text, after the end of the message before if it begins another message."""
+        # Text before calls, and an answer superseded by steering, are separate messages.
         if self._sent and piece.message_id not in self._sent:
             await self._end_message()
         self._sent.setdefault(piece.message_id, []).append(piece.text)

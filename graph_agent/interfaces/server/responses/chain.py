@@ -97,7 +97,9 @@ class Chains:
         """Return the id of the session that a client names; None if the request's messages have another history than
         the session.
 
-        A client may send its history with each request, and edit it; the request then needs a new session.
+        A client may send its history with each request, and edit it; the request then needs a new session. The id is
+        returned unchecked if the request names a conversation, has decisions on approvals, or has no message of the
+        assistant.
         """
         if session_id is None or body.conversation_id is not None or content.decisions:
             return session_id
@@ -280,7 +282,11 @@ class Key:
 
     @classmethod
     def of(cls, host: Host, caller: Caller, key: str | None, body: schemas.CreateResponse) -> Key | None:
-        """Return the key of a request; None if `key` is None. Raises `ProblemError` if the key is not valid."""
+        """Return the key of a request; None if `key` is None. Raises `ProblemError` if the key is not valid.
+
+        The digest, by which another request with the same key is recognized, is that of the body without the options of
+        streaming.
+        """
         if (mark := with_key(ChatRequest([]), key).mark) is None:
             return None
         digest = digest_of(body.model_dump(mode="json", exclude={"stream", "stream_options"}))

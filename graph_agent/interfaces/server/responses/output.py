@@ -433,8 +433,9 @@ class ResponseDialect(ChatDialect):
         yield from self._content(item, index)
 
     def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
-        """Yield the end of the item of a call of the agent's own tools, from the event of its result; nothing if the
-        call has no open item.
+        """Yield the end of the item of a call of the agent's own tools, from the event of its result.
+
+        The item gets the output, or after a failure the error, as text. Nothing if the call has no open item.
         """
         if (index := self._calls.pop(event["id"], None)) is None:
             return
