@@ -14,6 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
 from graph_agent import GraphAgent, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.testing import replay
 
 
 def plan(*calls: tuple[str, str, dict[str, Any]], status: str = "continue", **fields: Any) -> str:
@@ -61,9 +62,11 @@ class Bench:
         return [look, wait_for, save]
 
 
-def agent_of(model: ScriptedChatModel, bench: Bench, **config: Any) -> GraphAgent[Any, Any]:
+def agent_of(
+    model: ScriptedChatModel, bench: Bench, saver: InMemorySaver | None = None, **config: Any
+) -> GraphAgent[Any, Any]:
     settings = LoopConfig(**{"predict": True, "tool_calling": "wave", "tool_timeout_s": 60, **config})
-    return create_graph_agent(model, bench.tools(), config=settings, checkpointer=InMemorySaver())
+    return create_graph_agent(model, bench.tools(), config=settings, checkpointer=saver or InMemorySaver())
 
 
 async def test_the_next_plan_is_made_while_the_slowest_call_runs_and_only_its_reading_calls_begin() -> None:
@@ -188,10 +191,9 @@ async def test_a_message_of_the_user_during_the_wave_drops_the_prediction() -> N
     assert "save d found c" not in bench.order
 
 
-async def test_a_run_that_ends_while_a_prediction_runs_stores_nothing_of_it() -> None:
-    bench = Bench(releases="")
-    model = ScriptedChatModel([FIRST, NEXT])
-    session = agent_of(model, bench).session("s1")
+async def test_a_run_that_ends_with_a_prediction_stores_nothing_of_it_and_goes_on_without_repeats() -> None:
+    bench, saver = Bench(releases=""), InMemorySaver()
+    session = agent_of(ScriptedChatModel([FIRST, NEXT]), bench, saver).session("s1")
     run = asyncio.ensure_future(session.run("Look it up."))
     async with asyncio.timeout(60):
         while "look c" not in bench.order:
@@ -199,7 +201,23 @@ async def test_a_run_that_ends_while_a_prediction_runs_stores_nothing_of_it() ->
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    events = await session.events()
+    stored = [event for event in await session.events() if event.get("arguments") == {"text": "c"}]
+    other = Bench()
+    other.may_end.set()
+    # Another object, as in another process.
+    result = await agent_of(ScriptedChatModel([NEXT, DONE]), other, saver).session("s1").resume()
 
-    assert not any(event.get("arguments") == {"text": "c"} for event in events)
-    assert [event["type"] for event in events].count("plan") == 1
+    assert stored == []
+    assert (result.answer, other.order) == ("Done.", ["wait_for b", "look c", "save d found c"])
+
+
+@pytest.mark.parametrize("predicted", [None, plan(status="wait")], ids=["taken", "dropped"])
+async def test_a_replay_plans_without_predictions_as_the_recorded_session_did(predicted: str | None) -> None:
+    bench = Bench()
+    model = Releasing(responses=[FIRST, *([predicted] if predicted else []), NEXT, DONE])
+    bench.may_end = model._may_end
+    agent = agent_of(model, bench)
+    session = agent.session("s1")
+    await session.run("Look it up.")
+
+    assert list((await replay(session, agent)).differences) == []
