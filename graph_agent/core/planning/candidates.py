@@ -90,11 +90,9 @@ async def ask_candidates(
             count(getattr(error, "usage", NO_USAGE))
     if not plans:
         raise failures[0]
+    choice = ChosenPlan(-1)  # of none, if the choice fails: all requests have been paid for
     try:
         choice = await choose_plan(plans, request, exchange)
-    except BaseException:
-        choice = ChosenPlan(-1)
-        raise
     finally:
         for at, plan in plans.items():
             if at != choice.place:

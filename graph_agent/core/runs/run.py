@@ -293,6 +293,7 @@ class RunStop:
         or the timeout stopped the work, `SessionLostError` if the session's lock was lost, and the work's own
         exceptions.
         """
+        task: asyncio.Task[T] | None = None
         with _Interruptible(self, self.left_s if seconds is None else seconds) as scope:
             if scope.cancel_called:
                 # Otherwise Python warns that the coroutine was never awaited.
@@ -300,13 +301,14 @@ class RunStop:
                 raise WorkStoppedError
             if contained:
                 return await work
-            task, ended = start(work)
+            started, ended = start(work)
+            task = started
             try:
                 await ended
             finally:
-                if not task.done():
-                    await end_or_abandon(task, what)
-        if contained or (scope.cancelled_caught and (not task.done() or task.cancelled())):
+                if not started.done():
+                    await end_or_abandon(started, what)
+        if task is None or (scope.cancelled_caught and (not task.done() or task.cancelled())):
             raise WorkStoppedError
         return result_of(task)
 
