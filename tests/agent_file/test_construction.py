@@ -288,7 +288,7 @@ def test_a_misspelt_field_is_named_with_the_nearest() -> None:
 
 
 def test_the_context_has_every_field_of_the_configuration_that_a_caller_may_set() -> None:
-    guards = {"origins", "on_tainted"}
+    guards = {"origins", "on_tainted", "predict"}
     assert set(AgentContext.model_fields) - set(OF_A_RUN) == set(LoopConfig.model_fields) - guards
 
 
