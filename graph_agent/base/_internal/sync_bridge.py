@@ -21,7 +21,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -375,6 +375,10 @@ class _Exit:
     error: SystemExit
 
 
+StartedTask: TypeAlias = asyncio.Task[T | _Exit]
+"""A task made by `start`; `result_of` returns its result."""
+
+
 async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None = None) -> T | _Exit:
     """Await work and return its result, or its `SystemExit` as `_Exit`; then mark the future `ended` as done."""
     try:
@@ -392,7 +396,7 @@ def _wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
         ended.set_result(None)
 
 
-def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asyncio.Future[None]]:
+def start(work: Coroutine[Any, Any, T]) -> tuple[StartedTask[T], asyncio.Future[None]]:
     """Run a coroutine as a task; return the task, and a future that is done when the task ends.
 
     Cancelling the future does not cancel the task. A `SystemExit` of the work is stored and raised by `result_of`,
@@ -405,7 +409,7 @@ def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asynci
     return task, ended
 
 
-def result_of(task: asyncio.Task[T | _Exit]) -> T:
+def result_of(task: StartedTask[T]) -> T:
     """Return the result of a finished task made by `start`, or raise its exception, a `SystemExit` included."""
     result = task.result()
     if isinstance(result, _Exit):

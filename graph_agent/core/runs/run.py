@@ -11,16 +11,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
@@ -33,7 +24,14 @@ from langgraph.runtime import RunControl
 
 from graph_agent.base._compat import names_checkpoint
 from graph_agent.base._internal import telemetry
-from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, is_cancelled, result_of, start
+from graph_agent.base._internal.sync_bridge import (
+    StartedTask,
+    await_thread_future,
+    end_or_abandon,
+    is_cancelled,
+    result_of,
+    start,
+)
 from graph_agent.base.errors import HookError, RunFailedError
 from graph_agent.core.runs.fence import CheckpointFence
 from graph_agent.core.state.events import StoredEvent
@@ -293,7 +291,7 @@ class RunStop:
         or the timeout stopped the work, `SessionLostError` if the session's lock was lost, and the work's own
         exceptions.
         """
-        task: asyncio.Task[T] | None = None
+        task: StartedTask[T] | None = None
         with _Interruptible(self, self.left_s if seconds is None else seconds) as scope:
             if scope.cancel_called:
                 # Otherwise Python warns that the coroutine was never awaited.
