@@ -70,7 +70,7 @@ async def test_each_due_time_runs_once_in_two_processes_also_after_a_crash_and_a
     types = [event["type"] for event in events]
     calls = [event["status"] for event in events if event["type"] == "tool_result"]
 
-    assert (crashed, ended) == (9, [0, 0])
+    assert (crashed, ended) == (9, [0, 0]), (tmp_path / "log").read_text()
     assert (types.count("user_message"), types.count("agent_response")) == (5, 5)
     # The call that was cut off is not repeated: its result is not known.
     assert (calls.count("unknown"), set(calls)) == (1, {"unknown", "success"})

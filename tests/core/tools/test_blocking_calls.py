@@ -73,7 +73,7 @@ def start(programs: subprocess.Popen[str], tmp_path: Path) -> Iterator[Callable[
     """Starts a program, and waits until it hangs."""
     with ExitStack() as opened:
 
-        def start(*arguments: str) -> Hung:
+        def start(*arguments: str, waits: bool = True) -> Hung:
             assert programs.stdin is not None
             assert programs.stdout is not None
             output, errors = tmp_path / "output", tmp_path / "errors"
@@ -85,14 +85,16 @@ def start(programs: subprocess.Popen[str], tmp_path: Path) -> Iterator[Callable[
             program = Hung(pid, opened.enter_context(output.open()), errors, programs.stdout)
             opened.callback(program.wait)
             opened.callback(program.kill)
-            assert program.stdout.readline() == "hanging\n", errors.read_text()
+            if waits:
+                assert program.stdout.readline() == "hanging\n", errors.read_text()
             return program
 
         yield start
 
 
 def test_a_program_ends_though_blocking_code_hangs_beyond_its_time_limits(start: Callable[..., Hung]) -> None:
-    status, rest, _ = start("0.5", *AGENTS).communicate()
+    # On a busy machine, a time limit may be reached before the code hangs.
+    status, rest, _ = start("0.5", *AGENTS, waits=False).communicate()
 
     assert (status, [line for line in rest.splitlines() if line != "hanging"]) == (0, [*AGENTS])
 

@@ -361,9 +361,11 @@ def test_a_catastrophic_pattern_is_a_client_error(served: Served, stream: bool) 
             CHAT, json={"model": "parrot", "messages": order, "response_format": shape, "stream": stream}
         )
 
-    assert (response.status_code, response.json()["error"]["message"].partition(":")[0]) == (
-        400,
-        "The answer could not be held to the response format",
+    # On a busy machine, the stream has begun before the check is abandoned, and ends with the error.
+    has_begun = stream and response.headers["content-type"].startswith("text/event-stream")
+    assert (response.status_code, "The answer could not be held to the response format:" in response.text) == (
+        200 if has_begun else 400,
+        True,
     )
 
 
