@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from graph_agent import GraphAgent, create_graph_agent
-from graph_agent.errors import InputConflictError
+from graph_agent.errors import InputConflictError, SessionBusyError
 from graph_agent.persistence import open_saver
 
 SINCE = datetime(2026, 12, 1, tzinfo=UTC)
@@ -44,8 +44,11 @@ async def run_due(
     due = datetime.fromisoformat(newest.removeprefix(prefix)) if newest else SINCE
     due = due if newest else trigger.get_next_fire_time(None, SINCE)
     while due is not None and due <= now():
-        with suppress(InputConflictError):  # it ran with an older text
-            await session.run(text, input_id=f"{prefix}{due.isoformat()}")
+        try:
+            with suppress(InputConflictError):  # it ran with an older text
+                await session.run(text, input_id=f"{prefix}{due.isoformat()}")
+        except SessionBusyError:
+            return  # another process runs the due times
         due = trigger.get_next_fire_time(due, due)
 
 
