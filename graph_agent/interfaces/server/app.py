@@ -244,7 +244,7 @@ class _Apis:
     async def include_for(self, path: str) -> None:
         """Add the routes of the APIs that a path belongs to, unless they are there.
 
-        Modules are imported in a thread.
+        The module of an API is imported in a thread. An API is left out if a package that it needs isn't installed.
         """
         for name in [name for name, paths in self._missing.items() if path.startswith(paths)]:
             if _is_installed(name):

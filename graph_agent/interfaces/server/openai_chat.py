@@ -390,7 +390,7 @@ class _OpenAIDialect(ChatDialect):
         yield self._chunk({"role": "assistant", "content": ""})
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the answer's text as a chunk."""
+        """Yield a piece of the answer's text as a chunk, and keep the text for the whole answer."""
         self._text.append(text)
         yield self._chunk({"content": text})
 
@@ -403,7 +403,6 @@ class _OpenAIDialect(ChatDialect):
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """Yield a chunk with an empty delta and the progress in the field `progress`."""
-        # A chunk with an empty delta and the field `progress`.
         yield self._chunk({}, progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:

@@ -60,16 +60,22 @@ Sender = Annotated[Caller, Depends(caller)]
 
 
 class _ChatBody(Protocol):
-    """The fields that the bodies of both chat APIs have; `model` is the name of the agent."""
+    """The fields that the bodies of both chat APIs have."""
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """Name of the agent that is to answer."""
+        ...
 
     @property
-    def messages(self) -> Sequence[Any]: ...
+    def messages(self) -> Sequence[Any]:
+        """The conversation, oldest message first, in the form of the API."""
+        ...
 
     @property
-    def tools(self) -> Sequence[Any] | None: ...
+    def tools(self) -> Sequence[Any] | None:
+        """Tools that the client itself runs, in the form of the API; None if the request has no such field."""
+        ...
 
 
 B = TypeVar("B", bound=_ChatBody)

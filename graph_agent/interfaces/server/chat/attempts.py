@@ -239,7 +239,12 @@ class Attempt:
                 await self.host.suspend(self._thread, self.host.settings.retry_ttl_s)
 
     async def _forget(self) -> None:
-        """Delete the record. Delete the thread, too, unless it waits for the client, which keeps it for a while."""
+        """Delete the record of this attempt, if it has one, and its thread.
+
+        A thread that waits for the client's answer isn't deleted but kept for the setting `pending_ttl_s`, so that the
+        next request can continue it.
+        """
+        # The client may never send the answer, so even a waiting thread gets a time at which it may be deleted.
         if self._thread is not None and self.waits:
             await self.host.suspend(self._thread)
         elif self._thread is not None:
