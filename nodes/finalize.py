@@ -26,10 +26,8 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. If a model failed: status `FAILED`, an `error`
-            event,
-        and a message with the failure. A command that leads back to `plan` if an edit left no outcome, or if the user
-            sent a
-        message meanwhile (steering); a command to the parent graph for a handoff.
+        event, and a message with the failure. A command that leads back to `plan` if an edit left no outcome, or if the
+        user sent a message meanwhile (steering); a command to the parent graph for a handoff.
     """
     # A person may have edited the state with `as_node`, so that this node runs too early.
     if "loop" not in state or state["loop"]["outcome"] is None:

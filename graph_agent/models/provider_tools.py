@@ -104,8 +104,7 @@ def split_tools(given: object) -> tuple[object, tuple[ProviderTool, ...]]:
 
     Returns:
         The other items, and the provider's tools, each once. If there are none, the given object itself, or a list of
-            an
-        iterator's items.
+        an iterator's items.
     """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping) or hasattr(given, "tools_by_name"):
         return given, ()

@@ -70,6 +70,7 @@ class StructuredPlanner:
 
     def with_overrides(self, options: Mapping[str, Any]) -> StructuredPlanner:
         """Return a copy whose `options` override the configuration's; a value of None removes an option."""
+        # Shallow: both share what is learned of the endpoint.
         other = copy.copy(self)
         other._options = {**self._options, **options}
         return other
@@ -121,6 +122,7 @@ class StructuredPlanner:
                     raise
             else:
                 attempt.confirm()
+                # What the profile states is not given up for one reply.
                 is_stated = "structured_output" in (self.model.profile or {})
                 if method == "schema" and not is_stated and ignores_schema(reply):
                     self.endpoint.learn_ignored_schema()

@@ -190,6 +190,7 @@ def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
     fields = _fields(request)
     if action != "accept":
         return {"action": action}
+    # A form with a single yes-or-no question is answered by the word itself.
     booleans = [name for name, field in fields.items() if field.get("type") == "boolean"]
     return {"action": action, "content": {booleans[0]: True} if len(booleans) == len(fields) == 1 else {}}
 

@@ -86,8 +86,7 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
 
     Returns:
         For one decision: that decision, such as `{"type": "approve"}`. For lines: a mapping of call id → decision. For
-            JSON:
-        its value, or the value of its key `decisions`.
+        JSON: its value, or the value of its key `decisions`.
 
     Raises:
         DecisionError: The text contains no decision, one line is no decision, or a call is decided twice.

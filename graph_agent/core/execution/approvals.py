@@ -218,10 +218,8 @@ def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
 
     Returns:
         For a question in words: `{"type": "delegation_input", "id": …, "question": …, "delegate": …}`. An approval
-            request
-        keeps its own keys, and gets `delegate` and `delegation` (the call's id). The descriptions of its actions begin
-            with
-        the delegate's name, for interfaces that show only descriptions.
+        request keeps its own keys, and gets `delegate` and `delegation` (the call's id). The descriptions of its
+        actions begin with the delegate's name, for interfaces that show only descriptions.
     """
     delegate = delegate_name(call["name"])
     value: dict[str, Any] = {}
@@ -323,8 +321,8 @@ async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware
 
     Returns:
         An `approval_request` event and one `approval_decision` event for each decision. Empty if the task was not
-            resumed with
-        an answer, there is no checkpointer, the interrupt was no approval, or the answer holds no decisions.
+        resumed with an answer, there is no checkpointer, the interrupt was no approval, or the answer holds no
+        decisions.
     """
     saver, at = checkpoint_of(task)
     if not count_resume_values(task.config) or saver is None or at is None:

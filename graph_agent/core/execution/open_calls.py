@@ -225,8 +225,8 @@ async def settle(
 
     Returns:
         The conversation with the results in place; the events of the added results; and the writes to fields of the
-            agent's
-        `state_schema` by calls that had finished. If there is nothing to settle, the given list and two empty lists.
+        agent's `state_schema` by calls that had finished. If there is nothing to settle, the given list and two empty
+        lists.
     """
     if is_settled(messages):
         return messages, [], []

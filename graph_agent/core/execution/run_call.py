@@ -90,9 +90,8 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
 
     Returns:
         The call to run. If there is nothing to run, the task's state update instead: with the stored writes of a call
-            that
-        had finished, the answer that a person wrote, an `unknown` result of a call that may have run before, or only
-        `wave_finished` for a call that was removed or waits for a decision.
+        that had finished, the answer that a person wrote, an `unknown` result of a call that may have run before, or
+        only `wave_finished` for a call that was removed or waits for a decision.
 
     Raises:
         InputError: The task was created by another graph, whose thread this agent continues.
@@ -476,8 +475,7 @@ async def run_in_slot(
 
     Returns:
         The result of `work`. A `CallResult` with status `unknown` if the call was not run because it may have run
-            before;
-        one that explains the stop if an abort or the deadline stopped it.
+        before; one that explains the stop if an abort or the deadline stopped it.
 
     Raises:
         SessionLostError: This process has lost the session's lock.

@@ -158,8 +158,7 @@ class LoopHooks(Generic[R]):
 
         Returns:
             The final reply; its request; and the hook's name with the decision that replaces the reply or ends the
-                loop, which the
-            caller must carry out, or None.
+            loop, which the caller must carry out, or None.
 
         Raises:
             HookError: A hook with `on_error = "fail"` failed.

@@ -233,7 +233,7 @@ class Middleware(Protocol):
 
     @property
     def state_schema(self) -> type[Any]:
-        """The `TypedDict` of the state fields that the middleware reads and writes."""
+        """The `TypedDict` class whose fields are those of the state that the middleware reads and writes."""
         ...
 
 

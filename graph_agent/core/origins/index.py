@@ -180,6 +180,7 @@ class TextIndex:
         own = self._covered((Author.USER, Author.SYSTEM), tokens)
         found: list[tuple[int, int]] = []
         for at, (theirs, ours) in enumerate(zip(untrusted, own, strict=True)):
+            # The user's own words do not become suspect because an untrusted text repeats them.
             if theirs <= ours:
                 continue
             if found and found[-1][1] == at:
@@ -207,8 +208,7 @@ class TextIndex:
 
         Returns:
             The place, or None; and whether there were more positions than are compared. An occurrence that is a whole
-                field
-            counts only if the field is declared to be untrusted.
+            field counts only if the field is declared to be untrusted.
         """
         postings = self._postings[group]
         found = [postings.get(token, ()) for token in tokens]
@@ -236,8 +236,7 @@ class TextIndex:
 
         Yields:
             `(first, end, position)`: indexes of the run in `tokens`, `end` exclusive, and the position of its first
-                token in the
-            index.
+            token in the index.
         """
         postings = self._postings[group]
         found = [postings.get(token, ()) for token in tokens]

@@ -67,8 +67,7 @@ async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dic
 
     Returns:
         Call id → result, for each task that has ended or asks a person; running tasks are left out. If a delegate is
-            missing
-        or raises, the result has the status `unknown`.
+        missing or raises, the result has the status `unknown`.
     """
 
     async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:

@@ -170,8 +170,7 @@ def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMe
 
     Returns:
         The system prompt, the note, the kept inputs, and all messages from the cut on. The messages unchanged if none
-            has
-        that id, or if only earlier notes stand before it.
+        has that id, or if only earlier notes stand before it.
     """
     head, groups = _split(messages)
     first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)

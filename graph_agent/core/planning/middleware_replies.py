@@ -231,8 +231,8 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
 
 
 def _decider(wave: Sequence[StoredEvent], id_: str) -> str:
-    """Return the name of who answered or removed a call: the person who decided on it, else the newest middleware that
-    acted.
+    """Return who answered or removed a call: the name of the person who decided on it, else of the newest middleware
+    that acted. `middleware` if no event names one.
 
     Args:
         wave: Events since the newest plan.
@@ -392,8 +392,7 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
 
     Returns:
         `messages` with type and content of each added or changed one, and `removed` with the number of removed ones;
-            each is
-        absent if there are none.
+        each is absent if there are none.
     """
     if isinstance(written, Overwrite):
         written = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *written.value]

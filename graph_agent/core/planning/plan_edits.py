@@ -189,8 +189,7 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
 
     Returns:
         False if there is no such input: it has ended, has no plan yet, or a new user message begins another. Edits are
-            recorded
-        in any case.
+        recorded in any case.
     """
     await _record_edits(update)
     if update.state.get("status") != SessionStatus.RUNNING or update.loop["step"] == 0:

@@ -394,7 +394,8 @@ class PlanUpdate:
             self.events += [result for _, result in results]
 
     def order_results(self) -> None:
-        """Put the results of the newest calls into the order of the calls."""
+        """Replace the history by one in which the results of the newest reply's calls follow in the order of the
+        calls."""
         self.replace_history(newest_in_call_order(self.history))
 
     def within_limit(self, calls: list[Call]) -> list[Call]:

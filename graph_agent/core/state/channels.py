@@ -51,10 +51,15 @@ _ID = attrgetter("id")
 
 
 def status_event(before: str, after: str, step: int) -> StoredEvent:
-    """Return the `status` event of a transition; raise `InvalidUpdateError` if the transition is not allowed.
+    """Return the `status` event for a change of the session's status.
 
     Args:
+        before: The present status.
+        after: The new status.
         step: Number of the plan for the event; 0 before the first plan.
+
+    Raises:
+        InvalidUpdateError: The change is not allowed.
     """
     check_change(before, after)
     return event("status", step, **{"from": str(before), "to": str(after)})

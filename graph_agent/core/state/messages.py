@@ -436,7 +436,10 @@ def _fields_of(given: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def _items(written: Any) -> list[Any]:
-    """Return the items of a write to the messages, of a list or a single value; an `Overwrite` is unpacked."""
+    """Return the values that a node writes to the messages as a list; a single value gives a list of one.
+
+    An `Overwrite`, which replaces the history, is unpacked.
+    """
     value = written.value if isinstance(written, Overwrite) else written
     return value if isinstance(value, list) else [value]
 

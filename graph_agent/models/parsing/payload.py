@@ -85,8 +85,7 @@ def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[Pa
 
     Returns:
         The calls. None if there are none, if the text has anything else or exceeds 100,000 characters, or if the budget
-            is
-        used up.
+        is used up.
     """
     # Checked before the text is copied: copies of many long texts would cost quadratic time.
     if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):

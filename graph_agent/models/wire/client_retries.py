@@ -56,8 +56,10 @@ def _attributes(model: BaseChatModel) -> Iterator[tuple[str, Any]]:
 
 
 def _once(client: Any) -> Any | None:
-    """Return a client, or a resource such as `chat.completions`, that sends a request only once; None otherwise."""
+    """Return a copy of a provider's client, or of a resource such as `chat.completions`, that sends each request only
+    once. None if it is no client of a known package."""
     kind = type(client)
+    # Most attributes of a model are texts, numbers and secrets.
     if kind.__module__ in {"builtins", "pydantic.types"} or isinstance(client, type):
         return None
     if _has_method(client, "with_options"):
