@@ -70,7 +70,7 @@ class StructuredPlanner:
 
     def with_overrides(self, options: Mapping[str, Any]) -> StructuredPlanner:
         """Return a copy whose `options` override the configuration's; a value of None removes an option."""
-        # Shallow: both share what is learned of the endpoint.
+        # Shallow: both share the rules that are learned of the endpoint.
         other = copy.copy(self)
         other._options = {**self._options, **options}
         return other

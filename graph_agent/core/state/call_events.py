@@ -352,7 +352,7 @@ class EarlierCalls:
             known, length = self._read
             known.add(stored[length:])
             self._read = known, len(stored)
-            # A pass that fails adds nothing to what is stored.
+            # A pass that fails adds nothing to the stored entries.
             self._now = _Calls(ChainMap({}, known.names), ChainMap({}, known.ended), dict(known.newest))
             self._now.add(self._new)
             if not self._begun:
