@@ -35,61 +35,85 @@ class Pace:
         return TimedModel(replies, lambda reply: tokens_of(reply) * self.token_s, first_token_s=self.first_token_s)
 
 
-Way = Callable[[Item, Pace], Awaitable[str]]
-"""Answers an item, and returns the answer."""
+Work = Callable[[], Awaitable[str]]
+"""Answers the item, and returns the answer."""
+Way = Callable[[Item, Pace], Awaitable[Work]]
+"""Prepares the work of an item, which is not measured."""
 
 
-async def with_create_agent(item: Item, pace: Pace) -> str:
+async def with_create_agent(item: Item, pace: Pace) -> Work:
     """LangChain's `create_agent`: each reply has the calls of a level."""
-    levels = [AIMessage("", tool_calls=[_native(item, step) for step in level]) for level in item.levels]
-    graph: Any = create_agent(pace.model([*levels, item.answer]), tools=tools_of(item, pace))
-    state = await graph.ainvoke({"messages": [HumanMessage(item.question)]})
-    text: str = state["messages"][-1].text
-    return text
+    graph: Any = create_agent(pace.model([*_levels(item), item.answer]), tools=tools_of(item, pace))
 
-
-async def with_compiler(item: Item, pace: Pace) -> str:
-    """LLMCompiler, written by hand."""
-    model = pace.model([compiler.plan_of(item), item.answer])
-    return await compiler.answer(model, item.question, {tool.name: tool for tool in tools_of(item, pace)})
-
-
-def with_plans(copies: int = 1, **config: Any) -> Way:
-    """Return the way of one structured plan.
-
-    Args:
-        copies: How often each reply is asked for.
-        **config: Fields of `LoopConfig`.
-    """
-
-    async def run(item: Item, pace: Pace) -> str:
-        # The answer is asked for once: it is no plan.
-        model = pace.model([*([_plan(item)] * copies), item.answer])
-        settings = LoopConfig(tool_calling="wave", **config)
-        agent = create_graph_agent(model, tools=tools_of(item, pace), config=settings)
-        state = await agent.ainvoke({"messages": [HumanMessage(item.question)]})
-        assert state["status"] == "COMPLETED", state
+    async def run() -> str:
+        state = await graph.ainvoke({"messages": [HumanMessage(item.question)]})
         text: str = state["messages"][-1].text
         return text
 
     return run
 
 
-CREATE_AGENT, COMPILER, WAVE, STREAMED, CANDIDATES = (
-    "create_agent",
-    "LLMCompiler by hand",
-    "wave",
-    "streamed",
-    "candidates",
-)
+async def with_compiler(item: Item, pace: Pace) -> Work:
+    """LLMCompiler, written by hand."""
+    model = pace.model([compiler.plan_of(item), item.answer])
+    tools = {tool.name: tool for tool in tools_of(item, pace)}
+    return lambda: compiler.answer(model, item.question, tools)
+
+
+def with_plan(copies: int = 1, **config: Any) -> Way:
+    """Return the way of one structured plan.
+
+    Args:
+        copies: How often the plan is asked for; the answer is no plan, and is asked for once.
+        **config: Fields of `LoopConfig`.
+    """
+    return _with_agent(lambda item: [*([_plan(item)] * copies), item.answer], tool_calling="wave", **config)
+
+
+def with_levels(learned: int = 0, **config: Any) -> Way:
+    """Return the way of native calls: each reply has the calls of a level.
+
+    Args:
+        learned: How often the agent has answered the item before.
+        **config: Fields of `LoopConfig`.
+    """
+    return _with_agent(lambda item: [*_levels(item), item.answer], learned, **config)
+
+
+def _with_agent(script: Callable[[Item], list[Any]], learned: int = 0, **config: Any) -> Way:
+    async def prepare(item: Item, pace: Pace) -> Work:
+        settings = LoopConfig(max_steps=len(item.levels) + 1, **config)
+        model = pace.model(script(item) * (1 + learned))
+        agent = create_graph_agent(model, tools=tools_of(item, pace), config=settings)
+
+        async def run() -> str:
+            state = await agent.ainvoke({"messages": [HumanMessage(item.question)]})
+            assert state["status"] == "COMPLETED", state
+            text: str = state["messages"][-1].text
+            return text
+
+        for _ in range(learned):
+            await run()
+        return run
+
+    return prepare
+
+
+CREATE_AGENT, COMPILER = "create_agent", "LLMCompiler by hand"
+WAVE, STREAMED, CANDIDATES = "wave", "streamed", "candidates"
+NATIVE, PREDICTED = "native", "predicted"
 WAYS: dict[str, Way] = {
     CREATE_AGENT: with_create_agent,
     COMPILER: with_compiler,
-    WAVE: with_plans(),
-    STREAMED: with_plans(dispatch="streamed"),
-    CANDIDATES: with_plans(3, candidates=3),
+    WAVE: with_plan(),
+    STREAMED: with_plan(dispatch="streamed"),
+    CANDIDATES: with_plan(3, candidates=3),
+    NATIVE: with_levels(),
+    PREDICTED: with_levels(2, predict="table"),
 }
 """Name → the way of answering."""
+BASES = {STREAMED: WAVE, CANDIDATES: WAVE, PREDICTED: NATIVE}
+"""Way → the same replies without overlap."""
 
 
 def seconds(way: str, item: Item, pace: Pace) -> float:
@@ -97,8 +121,9 @@ def seconds(way: str, item: Item, pace: Pace) -> float:
 
     async def run() -> float:
         loop = asyncio.get_running_loop()
+        work = await WAYS[way](item, pace)
         began = loop.time()
-        answer = await WAYS[way](item, pace)
+        answer = await work()
         assert answer == item.answer, (way, item.question, answer)
         return loop.time() - began
 
@@ -135,8 +160,12 @@ def _key(tool: str, arguments: dict[str, Any]) -> str:
     return f"{tool} {json.dumps(given, sort_keys=True)}"
 
 
-def _native(item: Item, step: Step) -> Any:
-    return {"id": step.id, "name": step.tool, "args": item.arguments(step)}
+def _levels(item: Item) -> list[AIMessage]:
+    """Return a reply for each level, with its native calls."""
+    return [
+        AIMessage("", tool_calls=[{"id": step.id, "name": step.tool, "args": item.arguments(step)} for step in level])
+        for level in item.levels
+    ]
 
 
 def _plan(item: Item) -> str:

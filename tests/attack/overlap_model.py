@@ -31,6 +31,10 @@ STREAMED = (
     "the writing call begins",
 )
 """Phases of a plan whose calls begin while it is streamed, in their order."""
+PREDICTED = ("an early call runs", "the predicted call has ended", *STREAMED[1:])
+"""Phases of such a plan whose first call a table proposes before the reply begins, in their order."""
+LEARNED = 2
+"""Plans of a process after which the table proposes a call."""
 CANDIDATES = (
     "one candidate has replied",
     "the late candidate is cancelled",
@@ -52,8 +56,8 @@ class Phases:
         self._changed = asyncio.Condition()
 
     def choose(self, phase: str) -> None:
-        """Choose the phase."""
-        self._wanted = phase
+        """Choose the phase, of a plan that begins later."""
+        self._wanted, self._plans_are_whole = phase, False
 
     def enter(self, phase: str) -> None:
         """Enter a phase."""
@@ -72,10 +76,10 @@ class Phases:
             self._ended[text.partition("/")[0]] += 1
             self._changed.notify_all()
 
-    async def looks_ended(self, text: str) -> None:
-        """Return when the reading calls of a plan have ended."""
+    async def looks_ended(self, text: str, count: int = LOOKS) -> None:
+        """Return when so many of the reading calls of a plan have ended."""
         async with asyncio.timeout(_WITHIN_S), self._changed:
-            await self._changed.wait_for(lambda: self._ended[text] >= LOOKS)
+            await self._changed.wait_for(lambda: self._ended[text] >= count)
 
     def look(self) -> BaseTool:
         """Return the tool that reads."""
@@ -99,13 +103,18 @@ class OverlapModel(ScriptedChatModel):
     _requests: Counter[str] = PrivateAttr(default_factory=Counter)
     """Text and step of an input → its requests."""
 
-    def __init__(self, phases: Phases, candidates: int) -> None:
+    _predicts: bool = PrivateAttr()
+    _plans: int = PrivateAttr(default=0)
+
+    def __init__(self, phases: Phases, *, candidates: int, predicts: bool) -> None:
         super().__init__([], streaming=True)
-        self._phases, self._candidates = phases, candidates
+        self._phases, self._candidates, self._predicts = phases, candidates, predicts
 
     def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
         text, is_planned = _newest(messages)
-        looks = [(f"look-{at}-{call_id(text)}", "look", {"text": f"{text}/{at}"}) for at in range(LOOKS)]
+        looks = [
+            (f"look-{at}-{call_id(text)}", "look", {"text": f"{text}/{at}" if at else text}) for at in range(LOOKS)
+        ]
         writes = [(call_id(call), "charge", {"text": call}) for call in calls_of(text)]
         reply = answer_to(text) if is_planned or not writes else asks(*looks, *writes)
         return ScriptedChatModel([reply])._reply(messages, stop, kwargs)
@@ -120,6 +129,11 @@ class OverlapModel(ScriptedChatModel):
         chunks = [chunk async for chunk in super()._astream(messages, stop, run_manager, **kwargs)]
         text, is_planned = _newest(messages)
         is_plan = bool(calls_of(text)) and not is_planned
+        self._plans += is_plan
+        if is_plan and self._predicts and self._plans > LEARNED:
+            # The text of the first call is the user's, and therefore known before the reply.
+            await self._phases.looks_ended(text, 1)
+            self._phases.enter("the predicted call has ended")
         if self._candidates > 1:
             await self._wait_as_candidate(f"{text} {is_planned}")
         for chunk in chunks:

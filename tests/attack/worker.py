@@ -133,7 +133,7 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
         kill.watch(saver)
         settings = json.loads(os.environ.get("TEST_ATTACK_OVERLAP", "{}"))
         config = LoopConfig(finalize="direct", model_retries=0, **settings)
-        model = OverlapModel(kill.phases, settings.get("candidates", 1)) if settings else TurnsModel(responses=[])
+        model = _overlap_model(kill.phases, settings) if settings else TurnsModel(responses=[])
         offered = [*tools(effects, kill), *([kill.phases.look()] if settings else [])]
         return create_graph_agent(model, tools=offered, checkpointer=saver, config=config)
 
@@ -145,6 +145,10 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
         return
     async with open_saver(url) as saver:
         yield graph(saver)
+
+
+def _overlap_model(phases: Phases, settings: dict[str, Any]) -> OverlapModel:
+    return OverlapModel(phases, candidates=settings.get("candidates", 1), predicts="predict" in settings)
 
 
 async def carry_out(graph: Any, kill: Kill, order: dict[str, Any]) -> dict[str, Any]:
