@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, FilePayload, Page, sync_playwright
 from tests.interfaces.server.process import serving
 from tests.support.chat_client import chat
 from tests.web.conftest import TRAVEL
+from tests.web.hotel_agent import HOTELS
 from tests.web.office_agent import OFFICE
 from tests.web.tea_agent import KEYS, TEA
 
@@ -26,7 +27,7 @@ SKY = "<body style='margin:0;height:220px;background:linear-gradient(#16305c,#e8
 
 def main() -> None:
     """Open the pages of three agents without a provider, and photograph them."""
-    program = shutil.which("chromium")
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
         sys.exit("There is no Chromium. Install it, e.g. with: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -34,6 +35,7 @@ def main() -> None:
         _travel(browser, Path(folder))
         _tea(browser, Path(folder))
         _office(browser, Path(folder))
+        _hotels(browser, Path(folder))
         browser.close()
 
 
@@ -126,6 +128,20 @@ def _office(browser: Browser, folder: Path) -> None:
         page.keyboard.press("Enter")
         page.locator(".origins").first.wait_for(timeout=WITHIN_MS)
         _write(page, "page-origins")
+
+
+def _hotels(browser: Browser, folder: Path) -> None:
+    """Write the picture of calls that begin early."""
+    (folder / "hotels").mkdir()
+    with serving(folder / "hotels", agent=HOTELS) as served:
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        page.goto(served.url)
+        message = "Find a hotel with breakfast in Bergen, and hold a room. Do I need an umbrella?"
+        page.get_by_label("Message", exact=True).fill(message)
+        page.keyboard.press("Enter")
+        page.locator("[role=status] .completed").wait_for(timeout=WITHIN_MS)
+        page.get_by_role("button", name="details").first.click()
+        _write(page, "page-early")
 
 
 def _write(page: Page, name: str) -> None:

@@ -280,7 +280,9 @@ async def ask(
     """
     watch = watch or StreamWatch()
     given, runnable = runnable, without_refused_stream(runnable)
-    new_limit = _StreamedAttempt if streams_always(runnable, options) else _Attempt
+    listener = chunk_listener.get()
+    is_streamed = listener is not None or streams_always(runnable, options)
+    new_limit = _StreamedAttempt if is_streamed else _Attempt
     watch.limit = limit = new_limit(
         given,
         request,
@@ -289,7 +291,7 @@ async def ask(
         decoder=decoder,
         sums_usage=reports_differences(runnable),
     )
-    limit.listener = chunk_listener.get()
+    limit.listener = listener
     watch.is_quiet = watch.is_quiet or config is not None
     attempt, is_stream_refused = 0, False
     unobserved = unobserved_model(runnable, options, config)

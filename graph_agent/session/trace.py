@@ -85,7 +85,7 @@ class Span:
     queued_s: float = 0.0
     """Seconds that a call waited for a slot, or an input for its session, before `start`."""
     early_s: float = 0.0
-    """Seconds that a call had run before `start`, because it began before its plan was whole."""
+    """The part of a call's duration, from `start` on, in which its plan was not complete."""
     early: EarlyWork = NO_EARLY_WORK
     """What began before a plan of the input asked for it; empty for other kinds."""
     waited_s: float = 0.0
@@ -243,14 +243,12 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add the span of a call, from the event of its result.
-
-        A call whose start has no event begins with the result.
-        """
+        """Add the span of a call from the event of its result; without an event of its start, it begins there."""
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
-            start = _at(entry) - timedelta(seconds=duration_s)
+            start = _at(entry) - timedelta(seconds=duration_s + entry.get("lead_s", 0.0))
+            duration_s += entry.get("early_s", 0.0)
         elif entry["status"] not in NOT_RUN and begun is not entry:
             # Of an older version, or settled after a crash.
             duration_s = _seconds(start, _at(entry))
@@ -262,7 +260,7 @@ class _Input:
                 duration_s=duration_s,
                 status=entry["status"],
                 needs=self.needs.get(entry["id"], ()),
-                queued_s=entry.get("queued_s", 0.0),
+                queued_s=0.0 if "lead_s" in entry else entry.get("queued_s", 0.0),
                 early_s=entry.get("early_s", 0.0),
                 waited_s=entry.get("waited_s", 0.0),
                 origins=begun.get("origins", {}),

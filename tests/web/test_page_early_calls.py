@@ -21,7 +21,7 @@ def test_the_early_part_of_a_call_is_hatched_and_in_its_bar(page: Page, tmp_path
     call = {"id": "c1", "name": "look_up"}
     model = {"purpose": "plan", "model": "m", "started": "2026-01-01T00:00:00+00:00", "duration_s": 2.0}
     plan = {"status": "continue", "action": "work", "reasoning": "", "calls": [call], "model_calls": [model]}
-    times = {"queued_s": 0.0, "duration_s": 0.5, "early_s": 1.5}
+    times = {"queued_s": 0.0, "duration_s": 0.5, "early_s": 1.5, "lead_s": 1.5}
     events = [
         event("user_message", 0, 0, content="go"),
         event("plan", 1, 2, **plan, early={"streamed": {"started": 1}}),
@@ -30,9 +30,9 @@ def test_the_early_part_of_a_call_is_hatched_and_in_its_bar(page: Page, tmp_path
     ]
     (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
     page.goto((tmp_path / "session.html").as_uri())
-    bar = page.get_by_role("button", name="look_up, succeeded, 2.0 s, began 1.5 s early, step 1")
+    bar = page.get_by_role("button", name="look_up, succeeded, 2.0 s, 1.5 s of it early, step 1")
     bar.click()
 
     share = bar.evaluate("bar => bar.querySelector('.early').offsetWidth / bar.offsetWidth")
-    expect(page.locator(".detail")).to_contain_text("Began 1.5 s before its plan was whole.")
+    expect(page.locator(".detail")).to_contain_text("Began 1.5 s before the plan was complete.")
     assert 0.74 < share < 0.76

@@ -122,7 +122,7 @@ class LoopConfig(CheckedModel):
     """
     dispatch: Dispatch = "whole"
     """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
-    each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
+    each is complete in the stream. For agents without hooks on replies; in text mode, for calls that are JSON."""
     predict: Predict = False
     """What begins before it is asked for: `table`, reading calls that followed in earlier inputs; True, also the next
     structured plan, while the slowest call runs. Not with hooks on replies. A run's context cannot set it."""

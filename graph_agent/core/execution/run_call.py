@@ -348,8 +348,8 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
                 work = run() if early is None else early.output(given, run, task.runtime.stream_writer)
                 returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
             output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
-            if early is not None and early.lead_s is not None:
-                output = replace(output, stored={**output.stored, "early_s": round(early.lead_s, 6)})
+            if early is not None:
+                output = replace(output, stored={**output.stored, **early.times})
             handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
             return replace(output, status="invalid") if handled else output
         except BaseException as error:

@@ -187,6 +187,8 @@ class EarlyCall:
         self._id = self._taken_by = call["id"]
         self._speculation = speculation
         self._written: list[Any] = []
+        self.times: dict[str, float] = {}
+        """`early_s` and `lead_s` of the event of the result; empty until the result is used."""
         self._given = ReturnValue()
         self._began = self._ended = 0.0
         own, context = detached(config, self._written.append)
@@ -253,7 +255,8 @@ class EarlyCall:
             run: Runs the call.
             write: Receives what the tool has written to the custom stream.
         """
-        lead_s = self.ran_s
+        lead_s = time.monotonic() - self._began if self._began else 0.0
+        times = {"early_s": round(self.ran_s, 6), "lead_s": round(lead_s, 6)}
         try:
             await asyncio.wait([self.task])
         except asyncio.CancelledError:
@@ -262,7 +265,7 @@ class EarlyCall:
         if self.task.cancelled() or self.task.exception() is not None:
             self._speculation.drop(self)
             return await run()
-        self.lead_s = lead_s
+        self.times = times
         self._speculation.use(self)
         given.value, given.is_known, given.has_begun = self._given.value, self._given.is_known, self._given.has_begun
         for each in self._written:
@@ -271,9 +274,6 @@ class EarlyCall:
         # LangChain puts the id of the call into a message that it makes of the output.
         is_own = isinstance(result, ToolMessage) and result.tool_call_id == self._id
         return result.model_copy(update={"tool_call_id": self._taken_by}) if is_own else result
-
-    lead_s: float | None = None
-    """Seconds for which the call had run when the plan's call took the result; None if it was of no use."""
 
 
 def equality_key(call: Call) -> str:

@@ -91,6 +91,8 @@ class _TimedCall(TypedDict):
     """Seconds that the call ran, retries included, on the monotonic clock, up to just before `ts`; else absent."""
     early_s: NotRequired[float]
     """Seconds that the call had run before its own start, because it began before its plan was whole; else absent."""
+    lead_s: NotRequired[float]
+    """Seconds from its early begin to its own start: more than `early_s` if it had ended before; else absent."""
     waited_s: NotRequired[float]
     """Wall-clock seconds from the call's last event before it ran, which is its start or its question to a person, to
     that run, if a person has answered in between. Absent if the call asked no person."""

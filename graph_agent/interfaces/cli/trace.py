@@ -162,22 +162,22 @@ def _label(span: Span) -> str:
 
 def _bar(span: Span, axis: TimeAxis, width: int) -> str:
     """Return the bar of a span on `width` cells: `░` while the call was queued, `▒` while it ran before its plan was
-    complete, then at least one `█`, or `┄` for a wait.
+    complete, then `█`, or `┄` for a wait.
 
     A span that has not ended is only `▶`, or `▏` if its run was interrupted.
     """
     from datetime import timedelta
 
     begin, end = (min(width - 1, int(axis.at(at) * width)) for at in (span.start, span.end))
-    # The span begins when the call was taken from the queue, or has taken the result of one that began early.
-    before = span.early_s or span.queued_s
-    queue = min(begin, max(0, int(axis.at(span.start - timedelta(seconds=before)) * width)))
+    # The span begins when the call was taken from the queue.
+    queue = min(begin, max(0, int(axis.at(span.start - timedelta(seconds=span.queued_s)) * width)))
     if span.duration_s is None:
         mark = "▏" if span.status not in ("running", "waiting") else "▶"
         return " " * begin + mark
     fill = "┄" if span.kind == "wait" else "█"
-    lead = "▒" if span.early_s else "░"
-    return " " * queue + lead * (begin - queue) + fill * max(1, end - begin + (end == width - 1))
+    length = max(1, end - begin + (end == width - 1))
+    early = round(length * min(1.0, span.early_s / span.duration_s)) if span.early_s else 0
+    return " " * queue + "░" * (begin - queue) + "▒" * early + fill * (length - early)
 
 
 def _cut(text: str, width: int) -> str:

@@ -9,7 +9,7 @@ const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
 function labelOf(bar) {
   const ms = duration(bar.to - bar.from);
   if (!bar.call) return `${nameOf(bar)}, step ${bar.step.number}, ${ms}${bar.model?.tokens ? `, ${counted(bar.model.tokens, "token")}` : ""}`;
-  const early = bar.call.begun === undefined ? "" : `, began ${duration(bar.call.start - bar.call.begun)} early`;
+  const early = bar.call.begun === undefined ? "" : `, ${duration(bar.call.early)} of it early`;
   return `${bar.call.name}, ${wordOf(bar.call.state)}, ${ms || "no duration"}${early}, step ${bar.call.step.number}`;
 }
 

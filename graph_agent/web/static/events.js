@@ -160,8 +160,12 @@ const REDUCERS = {
     endWait(call, time);
     if (event.duration_s !== undefined) call.start = time - event.duration_s * 1000;
     call.start ??= time;
-    if (event.early_s) call.begun = call.start - event.early_s * 1000;
-    Object.assign(call, { end: time, state: event.status, result: event });
+    if (event.lead_s) {
+      call.begun = call.start - event.lead_s * 1000;
+      call.early = event.early_s * 1000;
+    }
+    // A call that had ended before its plan was whole has only handed over its result since.
+    Object.assign(call, { end: event.lead_s > event.early_s ? call.begun + call.early : time, state: event.status, result: event });
     if (event.history) call.nested = reduceAll(newLog(), event.history);
     call.step.end = Math.max(call.step.end, time);
     call.step.last = Math.max(call.step.last || 0, event.seq ?? 0);

@@ -144,7 +144,7 @@ export function layout(input, viewport, zoom, now) {
       const left = at(bar.from);
       const y = HEAD + (bar.row + 1) * LANE;
       const [edge] = extentOf(bar, at, x + width);
-      const early = bar.call?.begun === undefined ? 0 : at(bar.call.start) - left;
+      const early = bar.call?.begun === undefined ? 0 : at(bar.from + bar.call.early) - left;
       const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), early, column, edge });
       bars.push(box);
       rows = Math.max(rows, bar.row + 2);

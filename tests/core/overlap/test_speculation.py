@@ -11,8 +11,10 @@ import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, SpeculationBudget
 from graph_agent.errors import ConfigError
+from graph_agent.interfaces.cli.trace import draw
 from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.session.early_work import EarlyWork, early_work_of
+from graph_agent.session.trace import spans_of
 from tests.support.cli import run_cli
 from tests.support.early_calls import SlowModel, agent_of, calls, found, read
 from tests.support.terminal import agent_folder
@@ -101,6 +103,26 @@ EVENTS: list[dict[str, Any]] = [
 
 def test_the_time_saved_is_that_of_the_slowest_call_of_each_plan() -> None:
     assert early_work_of(EVENTS) == EarlyWork(started=4, used=2, saved_s=1.5, wasted_s=0.5, wasted_cost=0.25)
+
+
+def test_a_trace_draws_where_a_call_ran_before_its_plan_was_complete() -> None:
+    def at(second: int, type_: str, **fields: Any) -> dict[str, Any]:
+        return {"type": type_, "ts": f"2026-01-01T00:00:{second:02}+00:00", "step": 1, **fields}
+
+    model = {"purpose": "plan", "model": "m", "started": "2026-01-01T00:00:00+00:00", "duration_s": 8.0}
+    plan = {"calls": [], "action": "", "reasoning": "", "status": "continue"}
+    call = {"id": "a", "name": "look"}
+    times = {"queued_s": 0.0, "duration_s": 0.0, "early_s": 2.0, "lead_s": 6.0}
+    events = [
+        at(0, "user_message", content="go"),
+        at(8, "plan", **plan, model_calls=[model]),
+        at(8, "tool_call", **call, arguments={}),
+        at(8, "tool_result", **call, **times, status="success", content=""),
+    ]
+    [root] = spans_of(events)
+    bars = [line[46:] for line in draw(root, 1)[2:4]]
+
+    assert bars == ["█" * 34, " " * 8 + "▒" * 9]
 
 
 def test_metrics_count_what_began_early_by_source_and_outcome() -> None:

@@ -15,7 +15,7 @@ from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from tests.support.early_calls import read
 from tests.support.examples import many_examples
 
-MEASURED = {"ts", "model_calls", "early", "early_s", "queued_s", "duration_s", "waited_s"}
+MEASURED = {"ts", "model_calls", "early", "early_s", "lead_s", "queued_s", "duration_s", "waited_s"}
 """Fields of events that differ between two equal sessions, or because calls begin early."""
 Planned = tuple[str, str, list[int]]
 """Name of a tool, its argument, and the places of the calls of the same plan that it refers to."""
