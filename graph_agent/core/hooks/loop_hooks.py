@@ -224,8 +224,10 @@ class LoopHooks(Generic[R]):
         raise LimitMetError(*met)
 
     def _change(self, **keys: Any) -> None:
-        """Set keys of the record, and pass the record to `record` at once, so that a hook which fails later does not
-        undo it."""
+        """Set keys of the hooks' record in the loop state, and pass the record to `record` at once.
+
+        A hook that fails later then does not undo the change.
+        """
         self._work = {**self._work, **keys}  # type: ignore[typeddict-item]  # keys of HookWork
         self._record(self._work)
 

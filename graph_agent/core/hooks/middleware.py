@@ -184,7 +184,10 @@ class AdmittedMiddleware:
 
     @property
     def adds_tools(self) -> bool:
-        """Whether it may add tools to model requests and run their calls itself: it wraps both model and tool calls."""
+        """Whether the middleware may add tools to model requests and run their calls itself.
+
+        True if it wraps both model requests and tool calls.
+        """
         return self.model is not None and self.tool is not None
 
 
@@ -242,7 +245,11 @@ def _masks(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
 
 
 def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
-    """Whether a method may rewrite replies, by the class in the method resolution order that defines it."""
+    """Whether a middleware's method may change the text of replies.
+
+    `name` is that of the method. Decided by the class that defines it: False for known methods of LangChain that do
+    not.
+    """
     # The class that defines the method, as a subclass may override another one only.
     owner = next(each for each in type(middleware).__mro__ if name in vars(each))
     if owner is PIIMiddleware:

@@ -177,7 +177,9 @@ class CustomState:
                 raise InputError(_refusal(name, value, self.reduced[name][1], error)) from error
 
     def check_input(self, update: Mapping[str, Any]) -> None:
-        """Raise `InputError` for a field that an input may not set, and for a value that `check` refuses."""
+        """Raise `InputError` if an input may not set one of these fields of the state, or for a value that `check`
+        refuses. `update` is field → value; `check` refuses values that checkpoints cannot hold or that the field's
+        reducer cannot use."""
         for name in update:
             if name not in self.inputs:
                 known = did_you_mean(name, sorted(self.inputs)) if self.inputs else "this agent has no own fields."

@@ -238,7 +238,10 @@ class Toolbox:
         return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
 
     def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
-        """Return a copy that runs calls of `name` with another tool, given by middleware; the offer is unchanged."""
+        """Return a copy that runs calls of the tool `name` by another tool, which middleware has given.
+
+        The tools offered to the model are unchanged.
+        """
         other = copy.copy(self)
         other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
         other.tools, other.schema_checks = {**self.tools}, {**self.schema_checks}
