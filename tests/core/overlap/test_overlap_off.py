@@ -30,7 +30,10 @@ async def session_with(config: LoopConfig | None) -> tuple[Counter[str], Any]:
 
 async def test_a_session_without_overlap_runs_no_function_more() -> None:
     await session_with(None)  # which fills caches of the process
-    without, off = await session_with(None), await session_with(OFF)
+    for _ in range(5):
+        without, off = await session_with(None), await session_with(OFF)
+        if off == without:
+            break  # otherwise, on a busy machine, a timer has run in one of the two
 
     assert off == without
     assert not any("overlap" in path or "speculation" in path for path in off[0])
