@@ -29,6 +29,8 @@ EVERY = "[*]"
 """Part of a path that stands for every element of a list."""
 
 _INDEX = re.compile(r"\[\d+\]")
+_ZEROS = re.compile(r"\A0+(?=\d)")
+"""Zeros before a number, which JSON refuses; not that of `0.5`."""
 _KINDS = {
     "email": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+"),
     "date": re.compile(r"\b\d{4}-\d{2}-\d{2}\b"),
@@ -74,7 +76,7 @@ class ValueReferences:
                 self._add(source, (kind, str(count)), found[0])
                 # Some tools take it as a number, others as text.
                 if kind == "number":
-                    self._add(source, ("value", str(count)), json.loads(found[0].lstrip("0") or "0"))
+                    self._add(source, ("value", str(count)), json.loads(_ZEROS.sub("", found[0])))
                 count += 1
 
     def add_result(self, tool: str, number: int, value: Any) -> None:

@@ -179,6 +179,15 @@ async def test_an_agent_works_without_the_table_if_the_store_is_down() -> None:
     assert (result.answer, len(result.results)) == ("Booked.", 3)
 
 
+@pytest.mark.parametrize("number", ["0.5", "007", "0", "00.25", "1,200.50"])
+async def test_a_message_with_any_number_is_answered(number: str) -> None:
+    agent = create_graph_agent(ScriptedChatModel(["Done."]), tools_with([]), config=LoopConfig(predict="table"))
+
+    result = await agent.run(f"Stay for {number} nights.")
+
+    assert (result.status.value, result.answer) == ("COMPLETED", "Done.")
+
+
 def test_another_value_of_predict_is_refused() -> None:
     with pytest.raises(ConfigError, match="predict='always'"):
         LoopConfig(predict="always")  # type: ignore[arg-type]  # the error is under test
