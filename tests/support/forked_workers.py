@@ -87,10 +87,16 @@ class _OnlyImports:
 
 def _import_tests(places: list[str]) -> None:
     unused = ("cacheprovider", "threadexception", "unraisableexception", "xdist")
-    options = ["--collect-only", "-qq", *(option for name in unused for option in ("-p", f"no:{name}"))]
-    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
-        # A module that cannot be imported is reported by the workers.
-        pytest.main([*options, *places], [_OnlyImports()])
+    # Not captured: a default argument such as `errlog=sys.stderr` would keep a file that is closed afterwards.
+    options = ["--collect-only", "-qq", "-s", *(option for name in unused for option in ("-p", f"no:{name}"))]
+    output = os.dup(1)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    # A module that cannot be imported is reported by the workers.
+    pytest.main([*options, *places], [_OnlyImports()])
+    sys.stdout.flush()
+    os.dup2(output, 1)
+    os.close(output)
     # A process with threads cannot be forked safely.
     del os.environ[_THREADS_OF_NUMPY]
     assert threading.active_count() == 1, threading.enumerate()
