@@ -197,7 +197,7 @@ def test_forwarded_parts_are_selected_without_comparing_parts() -> None:
 
         __hash__ = object.__hash__
 
-    given: Any = SimpleNamespace(parts=[Counting(part) for part in message.parts])
+    given: Any = SimpleNamespace(parts=[Counting(part) for part in message.parts], metadata=message.metadata)
     messages = server_executor._input(given)
 
     assert ([one.text for one in messages], compared) == (["before", "before", "now"], [])
