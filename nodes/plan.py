@@ -201,7 +201,7 @@ async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def end_without_tools(update: PlanUpdate) -> PlanDecision | None:
-    """End at once for an agent without tools, delegates and hooks, whose answer needs no plan."""
+    """Conclude the input as completed, without a request, if the agent has no tools, delegates and hooks; else None."""
     if update.deps.plans:
         return None
     update.publish_events()
@@ -263,7 +263,7 @@ AFTER_HOOKS: tuple[PlanRule, ...] = (
 def _can_be_steered(update: PlanUpdate) -> bool:
     """Whether a message of the user may replace the newest reply: it has no calls, and was not shown as the answer.
 
-    A hook's answer and a refusal cannot be replaced, nor can an answer if a limit forbids another plan.
+    False unless the step ended as completed. An answer is not replaced if a hook gave it or a limit forbids a plan.
     """
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed":

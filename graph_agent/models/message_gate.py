@@ -93,9 +93,10 @@ class MessageGate:
             self._deliver(*self._waiting.popleft())
 
     def _deliver(self, entry: Entry, text: str) -> None:
-        """Send the visible part of an entry, and advance the position.
+        """Send the visible part of an entry, and advance the position by the length of its text.
 
-        An entry of which nothing is visible is dropped.
+        An entry with text is dropped if none of it is visible. One without text is sent, with its finished text block
+        cut to what is visible.
         """
         start = self._at
         if text:

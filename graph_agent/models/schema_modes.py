@@ -72,7 +72,8 @@ class SchemaMode:
             setting: `structured_output` of the configuration. `prompt` never sends it, `schema` always if the class
                 can; otherwise the model's profile and endpoint decide.
             rules: The rules of the model's endpoint.
-            with_tools: Whether the request offers tools.
+            with_tools: Whether the request offers tools. The schema is then not sent, whatever the setting, if the
+                endpoint does not accept both.
         """
         if setting == "prompt" or not self._can_send or (with_tools and not rules.schema_with_tools):
             return False

@@ -103,7 +103,8 @@ def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]
 
 
 def _may_be_of_provider(tool: object) -> bool:
-    """Return whether an item of `tools` has the form of a tool that the model's provider runs."""
+    """Return whether an item of `tools` may be a tool that the model's provider runs: any mapping, or an object of the
+    package `google.genai`."""
     return isinstance(tool, Mapping) or type(tool).__module__.startswith("google.genai")
 
 

@@ -374,8 +374,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether the caller cannot see which node wrote what, so that a run that stores nothing may be
-        shorter.
+        """Return whether the caller cannot see which node wrote what, so that a run that stores nothing may skip nodes:
+        no outer run, breakpoints or debug output, and only the streams `values`, `custom`, and `updates` without nodes.
         """
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)
@@ -426,7 +426,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return configurable
 
     def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
-        """Return the config of a run, in which the handle holds the run."""
+        """Return a config for a run, with the handle of `configurable`, in which the run is set, and without
+        persistence if the checkpointer is False."""
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         own = {**(config or {}).get("configurable", {}), **nothing}
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}

@@ -436,6 +436,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         Args:
             last: Maximum number of events, the newest ones; None for all.
             after: Only events whose `seq` is higher.
+
+        Raises:
+            ConfigError: The agent has no checkpointer, so that nothing is stored.
         """
         self._check_stored()
         return await self._memory.get_session_events(self.id, last=last, after=after)

@@ -345,7 +345,8 @@ class _Input:
 def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Span:
     """Return the span of an event and its model calls, from the begin of the first call to the end of the last.
 
-    Without a model call it has no duration. The status is `error` if the last call failed.
+    The calls are its children, and their usage is added up. Without a call it starts at the event, and `duration_s` is
+    None. The status is `error` if the last call failed, and empty otherwise.
     """
     models = [_model_call(call, entry, seq) for call in entry.get("model_calls", ())]
     start = min((model.start for model in models), default=_at(entry))

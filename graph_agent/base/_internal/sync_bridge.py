@@ -206,7 +206,10 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._other = other
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a daemon thread, or in a thread of the other executor; as `ThreadPoolExecutor.submit`."""
+        """Run a function as `ThreadPoolExecutor.submit` does, in a daemon thread while `_applies()` is true.
+
+        Otherwise it runs in the executor that the program had set, or without one in a normal thread of this executor.
+        """
         if self._applies():
             return _pool.submit(partial(fn, *args, **kwargs))
         if self._other is not None:

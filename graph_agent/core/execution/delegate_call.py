@@ -319,9 +319,10 @@ async def run_delegate(
 
 
 def _share(task: Task, attempts: Usage) -> RemainingBudget:
-    """Return the part of the remaining budget that one delegation may use; it is equal for all delegations of the wave.
+    """Return the part of the remaining budget that one delegation may use.
 
-    Tokens and cost are divided by the number of delegations in the wave. Time is not, because they run in parallel.
+    The usage of the run and `attempts` are subtracted first. Tokens and cost are then divided by the number of
+    delegations in the wave. Time is not, because they run in parallel.
     Without a configured budget, the returned budget has no limits.
 
     Args:

@@ -64,7 +64,7 @@ class MiddlewareNodes:
     @property
     def supersteps(self) -> int:
         """Maximum number of supersteps that hooks, the node `model` and the return to `plan` add to one step of
-        planning."""
+        planning; at least 4. All but the hooks around the agent count twice."""
         # An answer after planning passes the hooks of the model a second time.
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)
 

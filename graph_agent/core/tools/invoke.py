@@ -416,7 +416,7 @@ def _shallow_dump(arguments: BaseModel, **_: Any) -> dict[str, Any]:
 
 
 def _is_plain(tool: StructuredTool) -> bool:
-    """Whether `ainvoke` would only validate the arguments, await the coroutine, and return its result."""
+    """Whether `ainvoke` would only validate the arguments, add the config, and return the awaited result."""
     schema = tool.args_schema
     if type(tool) is not StructuredTool or tool.coroutine is None or tool.response_format != "content":
         return False

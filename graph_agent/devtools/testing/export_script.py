@@ -409,8 +409,9 @@ def stub_options(
 ) -> dict[str, Any]:
     """Return the options of `RecordedSession` for stub tools: tools, `reads`, `return_direct`, configuration.
 
-    They are those of the agent `graph`; without it, or for another graph, they are derived from the inputs. Empty
-    options are left out.
+    Schemas, effects and configuration are those of the agent `graph`; without it, or for another graph, they are
+    derived from the inputs. `tools` maps the name of each called tool to a short schema; a recording with a plan and no
+    call gets one tool, so that its model is asked for a plan. Empty options are left out.
     """
     builder = builder_of(graph) if graph is not None else None
     schemas: dict[str, Any] = {}

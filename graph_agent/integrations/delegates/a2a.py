@@ -186,10 +186,10 @@ class RemoteAgent:
                 await anyio.sleep(_LOOK_AGAIN_S)
 
     async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
-        """Read a task, or follow it until its end or question (`until_end`); None if the agent cannot be reached, which
-        is logged.
+        """Read a task, or follow it until its end or question (`until_end`), which may take any time.
 
-        Raises `TaskNotFoundError` if the agent does not have the task.
+        Returns None after any error, which is logged, because the task goes on and is read again. Raises only
+        `TaskNotFoundError`, if the agent does not have the task.
         """
         try:
             async with self._client() as (client, streams):

@@ -142,7 +142,7 @@ def text_of_parts(parts: Iterable[Part]) -> str:
 
 
 def _only_data(parts: Sequence[Part]) -> Any:
-    """Return the data if the parts have nothing else but its JSON text; None otherwise."""
+    """Return the data if the parts are one data part, and texts, if any, with only its JSON; else None."""
     kinds = [part.WhichOneof("content") for part in parts]
     if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
         return None
@@ -231,7 +231,10 @@ def read_untrusted_parts(metadata: Any) -> list[str]:
 
 
 def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
-    """Return the metadata of a task: `{EXTENSION: {"stopReason": …, "usage": {…}}}`, with the usage of its run."""
+    """Return the metadata of a task: `{EXTENSION: {"stopReason": …, "usage": {…}}}`, with the usage of its run.
+
+    `stopReason` is null for None, and the usage has a `cost` only if it is known.
+    """
     counts: dict[str, Any] = {there: usage[here] for here, there in _USAGE.items()}  # type: ignore[literal-required]  # the keys are its own
     cost = {"cost": usage["cost"]} if "cost" in usage else {}
     return {EXTENSION: {"stopReason": stop_reason, "usage": {**counts, **cost}}}

@@ -468,7 +468,7 @@ async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationReques
 
 
 def _lost(server: McpServer, tool: types.Tool) -> str:
-    """Return the text for a call that was lost while it waited for an answer."""
+    """Return the text for a call that ended while it waited for a person's answer: it may have taken effect."""
     return (
         f"MCP server {server.config.name!r}: the call of {tool.name!r} ended while it waited for a person's answer, "
         "which was not delivered; it may have taken effect."

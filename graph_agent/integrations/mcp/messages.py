@@ -138,7 +138,7 @@ def _read_id(text: bytes) -> types.RequestId | None:
 
 
 def _input_of(error: ValueError) -> bytes:
-    """Return the message in a validation error of pydantic; empty for another error."""
+    """Return the message in a validation error of pydantic as bytes, parsed ones as JSON; empty for another error."""
     if not isinstance(error, ValidationError):
         return b""
     given = error.errors(include_url=False, include_context=False)[0]["input"]

@@ -202,7 +202,10 @@ class FileOAuth(OAuthClientProvider):
             self._close()
 
     async def _initialize(self) -> None:
-        """Read tokens, expiry, the server's metadata and the client from the file and the settings."""
+        """Read tokens, expiry, the server's metadata and the client from the file.
+
+        Without a client in the file, that of the settings is used. Stored metadata that is invalid is ignored.
+        """
         await super()._initialize()
         stored, context = self._file.read(), self.context
         context.token_expiry_time = stored.get("expires_at")

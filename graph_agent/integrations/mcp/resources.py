@@ -47,7 +47,10 @@ def listing_tools(server: McpServer, bridge: LoopBridge, source: Any) -> list[Mc
     declared = {} if config.source == "untrusted" else {"source": config.source}
 
     def tool(name: str, description: str, schema: dict[str, Any], work: _Work) -> McpTool:
-        """Return a tool that only reads, whose calls perform `work` with a session of the server."""
+        """Return a tool that only reads, whose calls perform `work` with a session of the server, also blocking.
+
+        The prefix precedes its name, and its description names the server.
+        """
 
         async def call(**arguments: Any) -> str:
             """Perform the work on the event loop of the session."""

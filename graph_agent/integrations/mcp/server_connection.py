@@ -411,7 +411,7 @@ class ServerConnection:
         self._abandon(f"it did not come up within {self._config.start_timeout_s:g} s{stray}")
 
     def _abandon(self, reason: str) -> None:
-        """Record why the opening failed, and cancel it if that is safe."""
+        """Record why the opening failed, with the last lines of the server's log; cancel it if `_may_cancel` is set."""
         self._fail(reason, self._log.last_lines())
         if self._may_cancel:
             self._owner.cancel()

@@ -190,7 +190,8 @@ class SuspendedCalls:
         self._calls[call.key] = call
 
     def leave(self, call: SuspendedCall) -> None:
-        """Keep a call that waits for an answer, drop its progress, and start its timer."""
+        """Leave a registered call waiting for an answer: drop its progress, and cancel and remove it after `keep_s`
+        seconds, unless it is taken before."""
         call.on_progress = None
         call.expires = asyncio.get_running_loop().call_later(self._keep_s, self._expire, call)
 

@@ -243,10 +243,11 @@ class Folder:
                 os.close(descriptor)
 
     def _walk(self, path: str, opened: list[int], *, make_parents: bool) -> _Place:
-        """Resolve a path part by part, and return its place; `opened` receives the descriptors of the folders, to be
-        closed.
+        """Resolve a path part by part, and return its place, whose last part may not exist; the folder itself is `.`.
 
-        Raises `PathError` if it leads out of the folder, or has too many links, folders or characters.
+        `opened` begins with the descriptor of the folder, and receives those of the folders below it, which the caller
+        closes. `make_parents` creates missing folders. Raises `PathError` if the path leads out of the folder, or has
+        too many links, folders or characters, and `OSError` if a folder cannot be opened.
         """
         if "\0" in path:
             raise PathError(f"{path!r} is no path: it has a NUL character.")

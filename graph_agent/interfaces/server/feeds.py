@@ -124,7 +124,7 @@ class SessionFeed:
 
     @property
     def pending(self) -> Sequence[StoredEvent]:
-        """The events of finished calls of a wave that still runs or waits.
+        """The events of finished calls of a parallel batch that still runs or waits; empty without one.
 
         Their index in the history may still change.
         """

@@ -162,7 +162,7 @@ def serve_page(
     settings = _with_keys(source, ServerSettings(), None, "127.0.0.1")
 
     def show(url: str) -> None:
-        """Print the address, and open a browser."""
+        """Print the page's address, with the session, and open a browser if this is a terminal of a desktop."""
         address = f"{url}/" + ("#" + quote(session_id, safe="") if session_id else "")
         typer.echo(f"{source.name} is at {address} (Ctrl-C stops it)")
         if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or _DISPLAYS & os.environ.keys()):

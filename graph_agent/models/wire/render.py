@@ -410,7 +410,11 @@ def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
 
 
 def _with_plain_names(blocks: list[Any]) -> list[Any]:
-    """Give each document a name of characters that Bedrock accepts, and put a text first if the message has none."""
+    """Return the blocks with each document's name reduced to characters that Bedrock accepts, at most 180.
+
+    A document without a name is named `document`; equal names stay equal. If the message has a document and no text,
+    a text is put first.
+    """
     named: list[Any] = []
     for block in blocks:
         if media_of(block) in ("pdf", "file"):

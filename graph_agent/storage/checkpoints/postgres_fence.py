@@ -164,7 +164,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
             return await super().aput(config, checkpoint, metadata, new_versions)
 
         async def write(saver: FencedPostgresSaver) -> RunnableConfig:
-            """Store it over the given saver's connection."""
+            """Store the checkpoint over the given saver's connection, and return its config."""
             return await super().aput(config, checkpoint, metadata, new_versions)
 
         return await self._write(fence, at_of(config), write, [checkpoint["id"]])

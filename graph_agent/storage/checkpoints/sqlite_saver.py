@@ -331,8 +331,8 @@ class SharedSqliteSaver(SqliteSaver):
 
     @staticmethod
     def _loads(config: RunnableConfig) -> tuple[bool, bool]:
-        """Return whether this read is the first of a run in its namespace, and whether the run becomes the checkpoint's
-        owner.
+        """Return whether this read is the first of a run in its namespace, and whether the run then becomes the owner
+        of the checkpoint, so that older runs can store nothing more. Both are False for a config without a run.
         """
         fence = fence_of(config)
         loads = fence is not None and not fence.has_loaded(*at_of(config))

@@ -115,7 +115,7 @@ class Writer:
         """Run a job on the thread, commit its writes with those of its batch, and return its result.
 
         If the caller is cancelled before the job starts, it does not run, unless it has a `group`; after that it is
-        committed all the same. A job may run twice, if another job of its batch fails.
+        committed all the same, and the caller does not wait. A job may run twice, if another job of its batch fails.
 
         Args:
             job: The function to run; it uses the connection.

@@ -141,9 +141,9 @@ class AdvisoryLocks:
         return self._submit(lambda: self._take(session_id))
 
     def is_free(self, session_id: str) -> Future[bool]:
-        """Whether no process, this one included, has the lock of a session.
+        """Whether no process, this one included, has the lock of a session; takes no lock.
 
-        The future raises `psycopg.OperationalError` if the database cannot be reached.
+        The `concurrent.futures.Future` raises `psycopg.OperationalError` if the database cannot be reached.
         """
         return self._submit(lambda: self._query(_HELD, session_id) is None)
 

@@ -325,7 +325,8 @@ class A2AServer:
             self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
-        """Stop every running task, close all resources, and wait until that is done."""
+        """Stop every running task, which then stores no final state; close streams and push connections, and wait for
+        that. The database stays open."""
         # First, because its streams wait for the executor's events.
         await self._handler.aclose()
         await self._executor.aclose()

@@ -216,7 +216,8 @@ class LiveTaskStore(TaskStore):
     async def _is_abandoned(self, task: types.Task, context: ServerCallContext) -> bool:
         """Return whether the database lists a task as running although no process runs it.
 
-        A task that was updated within the last 10 seconds is not checked, because its run may be starting.
+        A task that runs in this process is not abandoned. Without leases (`_has_lease`), any other running task is;
+        with them, one without a lease whose last update is more than 10 seconds old, since a newer run may be starting.
         """
         if not is_running_task(task) or (resolve_user_scope(context), task.id) in self._live:
             return False

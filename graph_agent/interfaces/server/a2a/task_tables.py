@@ -110,7 +110,8 @@ def _make_indexes(connection: Connection) -> None:
 
 
 async def _widen(engine: AsyncEngine) -> None:
-    """Remove the limit of the length of conversation ids from the table of an earlier version of the SDK."""
+    """Remove the limit of the length of conversation ids that an earlier version of the SDK gave to its table in
+    PostgreSQL; a table without the limit stays as it is."""
     from sqlalchemy import text
 
     async with engine.begin() as connection:

@@ -140,8 +140,9 @@ class SharedLimits(RequestLimits):
             self._unpublished.add(caller)
 
     def count(self, caller: str) -> None:
-        """Count a run that starts later against the limit per minute only; in this process alone if the database cannot
-        be used.
+        """Count a run that starts later against the limit per minute, and not against that of parallel runs.
+
+        Counts in this process alone if the database cannot be used, and nothing without a limit per minute.
 
         Raises `ProblemError` (`busy`) if the caller has started too many runs in the last minute.
         """

@@ -353,11 +353,12 @@ class ChatHandler:
             request: The parsed request.
             dialect: Formats the answer.
             keep: Awaited when the answer is complete, before its end is sent; None for nothing.
-            attempt: The attempt of a request for a stored response, which ends with the answer; None for other
+            attempt: The attempt of a request for a stored response, which ends once the answer is sent; None for other
                 requests.
 
         Raises:
-            ProblemError: The request is refused, or the run fails before the first frame of its answer.
+            ProblemError: The request is refused, or the run fails before its stream begins: at the first frame, or
+                after `_HEADERS_WITHIN_S`. A later failure is sent in the stream.
         """
         # A server that ends before it has sent the whole answer must still know the attempt.
         async with AsyncExitStack() as sent, AsyncExitStack() as stack:

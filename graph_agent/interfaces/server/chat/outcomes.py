@@ -193,7 +193,11 @@ def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _ending(reason: str, result: RunResult) -> Ending:
-    """Return why an answer ended, from the provider's finish reason (may be empty) and the result of the run."""
+    """Return why an answer ended: `filtered`, `length`, `stop_sequence` or `stop`.
+
+    The result decides on the first two. The provider's finish reason `reason`, which may be empty, decides on the
+    others.
+    """
     if result.truncated == "content_filter":
         return "filtered"
     # Neither API has a reason for an answer that the provider cut off; `length` also means that the text is incomplete.

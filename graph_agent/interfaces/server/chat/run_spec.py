@@ -204,13 +204,13 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
 
 
 def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> RunSpec:
-    """Return the run that resumes the thread of a request, if the request was sent before.
+    """Return the run that resumes the thread of a request which was sent before; it has no input.
 
     Args:
         host: The open agent.
         caller: The owner of the API key.
-        request: The request.
-        token: Name of the thread if the request has no session, from its key.
+        request: The request; its thread is that of its session, else that of the pending calls in it, else `token`.
+        token: Name of the thread of a request with neither, from its key.
     """
     if request.session_id is not None:
         thread = caller.thread(request.session_id)

@@ -297,7 +297,8 @@ class ChatRequest:
     """Whether progress is sent in a field of the answer; otherwise in comments of the stream."""
 
     def context(self) -> dict[str, Any]:
-        """Return the `AgentContext` of the run as a dict, in which options that are not set are absent.
+        """Return the `AgentContext` of the run as a dict, in which options that are not set, and empty instructions,
+        client tools and credentials, are absent.
 
         Credentials are `SecretStr`.
         """

@@ -358,7 +358,7 @@ class _Connection:
         return task is not None and task.cancel()
 
     async def _copy(self, answered: ObjectReceiveStream[SessionMessage]) -> None:
-        """Forward the SDK's messages to the client."""
+        """Forward the SDK's messages to the client until they end; raise anyio's error if its stream is closed."""
         async for each in answered:
             await self._write.send(each)
 

@@ -92,7 +92,8 @@ class Conversations:
     async def check_session(self, id_: str) -> bool:
         """Return whether an id is that of a conversation; False if it is that of a session only.
 
-        Raises `ProblemError` (`not_found`) if neither exists.
+        Raises `ProblemError` (`not_found`) if neither exists. An id in the form of a conversation's is never taken for
+        that of a session.
         """
         if await self.exists(id_):
             return True

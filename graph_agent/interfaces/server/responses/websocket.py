@@ -310,7 +310,8 @@ def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(message: str | bytes) -> int:
-    """Return the bytes that a waiting message counts against the limit."""
+    """Return what a waiting message counts against the limit: its length (of text, in characters), and
+    `_MESSAGE_BYTES`."""
     return len(message) + _MESSAGE_BYTES
 
 
