@@ -484,7 +484,8 @@ class ModelClient:
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
         """Return the tools to send, and the value of `tool_choice`; None leaves the choice to the model.
 
-        A tool that the endpoint cannot require by name is offered alone, with a choice that requires any call.
+        For the answer, the tools are sent with a choice that forbids calls, if the endpoint can express it. A tool that
+        the endpoint cannot require by name is offered alone, with a choice that requires any call.
         """
         schemas = self._offered.under(rules)
         if phase == "answer":

@@ -149,7 +149,8 @@ def is_loading(exc: BaseException) -> bool:
 
 
 def is_unreachable(exc: BaseException) -> bool:
-    """Whether the connection failed because no server answered at the model's address."""
+    """Whether the connection failed because no server answered at the model's address: a refused connection, an
+    unknown host or a timeout while connecting, also as the cause of the error."""
     return bool(class_names(exc) & _UNREACHABLE_CLASSES) and classify_model_error(exc) == "transient"
 
 

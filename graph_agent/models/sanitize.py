@@ -191,7 +191,10 @@ def _moved(citation: Citation, shift: int | None, length: int) -> Citation | Non
 
 
 def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
-    """Return content blocks with only the characters `begin` to `end` of their joined text; other blocks are kept."""
+    """Return content blocks with only the characters from `begin` up to `end` of their joined text.
+
+    Strings count as text; text blocks of which nothing is left are dropped, and other blocks are kept.
+    """
     kept: list[Any] = []
     position = 0
     for block in content:

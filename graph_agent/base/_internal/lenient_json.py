@@ -250,7 +250,7 @@ def _valid_escape(match: re.Match[str]) -> str:
 def integer(digits: str) -> int | float:
     """Return an integer from its digits.
 
-    One too long for the interpreter becomes infinite, as a float that is too large.
+    One with too many digits for the interpreter becomes infinity, or minus infinity, as a float.
     """
     try:
         return int(digits)

@@ -49,7 +49,8 @@ def check_session_id(session_id: str, name: str = "session_id") -> str:
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
     """Return the path of the first string in a JSON value that has a lone surrogate, e.g.
-    `params.message.parts.0.text`. If a key has one, it is the path of that key's object. None if there is none.
+    `params.message.parts.0.text`. If a key has one, it is the path of that key's object. None if there is none;
+    an empty path is that of the value itself.
 
     Args:
         value: The JSON value.

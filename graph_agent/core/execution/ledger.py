@@ -324,7 +324,7 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
     """Return the ids of the calls of a wave that a person returned to (time travel), else an empty set.
 
-    The branch of history that the person left may have run these calls already.
+    The branch of history that the person left may have run these calls already, also those that wait.
 
     Args:
         stopped: The checkpoint of the wave; None if there is none.

@@ -147,7 +147,7 @@ def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
 def untrusted_parts(sources: Sources, task: str) -> list[str]:
     """Return the parts of a delegation's task that come from untrusted text, as tokens joined by spaces, longest first.
 
-    At most `MOST_UNTRUSTED_PARTS`.
+    At most `MOST_UNTRUSTED_PARTS`, of the first `MOST_VALUE_TOKENS` tokens of the task; empty if there is none.
     """
     tokens = match_tokens(task)[:MOST_VALUE_TOKENS]
     parts = [" ".join(tokens[first:last]) for first, last in sources.index.parts(tokens)]

@@ -158,8 +158,8 @@ class Speculation:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Set the timer for the next check of the budget of seconds, at the earliest time at which it can be used
-        up."""
+        """Replace the timer for the next check of the budget of seconds, which is at the earliest time at which it can
+        be used up. None is set without such a budget, or while no call is open."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

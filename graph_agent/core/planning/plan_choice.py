@@ -126,7 +126,8 @@ class ChosenPlan:
 async def choose_plan(plans: Mapping[int, Planned], request: NextRequest, exchange: Exchange) -> ChosenPlan:
     """Choose one of the plans, as the setting `choose` requires. Of equal plans the first is taken.
 
-    A function and a judging model are asked only about plans that differ.
+    `cheapest` takes the plan with the fewest tokens, `agreed` the most frequent one. A function and a judging model are
+    asked only about plans that differ; if the judging model fails, the most frequent plan is taken.
 
     Args:
         plans: Place of a candidate → its plan; at least one.
@@ -232,7 +233,8 @@ async def _model_of(judge: PlanJudge, request: NextRequest) -> Any:
 
 
 def _as_text(plan: CandidatePlan) -> str:
-    """Return a plan as text for a judging model: its calls as JSON, and the reply's text up to 2,000 characters."""
+    """Return a plan as text for a judging model: its calls as JSON without ids, and the reply's text up to 2,000
+    characters; for a plan without calls, `answer: ` and the text."""
     if not plan.calls:
         return f"answer: {plan.text[:_TEXT_CHARS]}"
     calls = [{"tool": call["name"], "arguments": to_json_safe(call["arguments"])} for call in plan.calls]

@@ -142,7 +142,7 @@ async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage],
 
 
 def _answer_in(plan: PlanningResult) -> str:
-    """Return the plan's field `answer` without the sentinel; empty if it is not text."""
+    """Return the plan's field `answer` without the sentinel `No more actions.`; empty if it is not text."""
     # A subclass of the user may give the field another type.
     return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
 

@@ -417,6 +417,7 @@ def unusable_input(given: Any, why: str) -> InputError:
     """Return the error for an input that no run can use; the message shows a correct call.
 
     Args:
+        given: The input; the message quotes it, shortened.
         why: What is wrong, as the predicate of "The input …".
     """
     texts = [value for value in (given.values() if isinstance(given, Mapping) else [given]) if isinstance(value, str)]

@@ -227,7 +227,7 @@ class Toolbox:
         """The schemas offered to the model, in OpenAI's function format."""
 
     def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
-        """Return a copy that offers these schemas to the model instead; it can still run the same calls."""
+        """Return a copy that offers these schemas (in OpenAI's function format); it still runs the same calls."""
         other = copy.copy(self)
         other.names = [schema["function"]["name"] for schema in schemas]
         other.schemas = ToolSchemas.of(schemas)

@@ -87,7 +87,8 @@ def _rules_of(kind: type) -> ClientRules:
 def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOptions:
     """Convert options under LangChain's names to the keyword arguments of a model's class.
 
-    Unknown options are kept. The keywords that switch off the client's retries are added unless `options` has them.
+    Unknown options are kept. If LangChain's name and the class's own keyword are both given, the keyword wins. The
+    keywords that switch off the client's retries are added unless `options` has them.
 
     Args:
         model: The chat model.

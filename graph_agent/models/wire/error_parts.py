@@ -268,7 +268,7 @@ def _headers(error: BaseException) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number of at least 0 from a number or numeric text; None for anything else."""
+    """Return a finite number of at least 0 from a number or numeric text; None for anything else, and for a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -76,7 +76,8 @@ def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]], *, bounded: bo
     """Return the JSON schema of a structured plan in which each call fits one of the offered tools.
 
     Any value in the arguments may be a reference such as `${id.field}` instead. The list of calls becomes required.
-    Without tools, or if the calls of the plan's class differ from those of `PlanningResult`, they stay unchanged.
+    Without tools, or if the calls of the plan's class differ from those of `PlanningResult`, only `bounded` has an
+    effect. `plan` is not changed, but the result may share parts with it.
 
     Args:
         plan: JSON schema of `PlanningResult` or of a subclass.
