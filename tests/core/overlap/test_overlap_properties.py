@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
@@ -104,6 +104,14 @@ class Planner(ScriptedChatModel):
         await asyncio.sleep(0)
         reply = AIMessage(predicted if is_prediction and predicted is not None else plain)
         return ChatResult(generations=[ChatGeneration(message=reply)])
+
+    async def _astream(
+        self, messages: list[BaseMessage], *given: Any, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        text = (await self._agenerate(messages)).generations[0].text
+        for start in range(0, len(text), 20):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=text[start : start + 20]))
+            await asyncio.sleep(0)
 
 
 def shown(event: Mapping[str, Any]) -> dict[str, Any]:
