@@ -30,7 +30,8 @@ class HeldCall(TracedCall):
     allowed_decisions: list[DecisionType]
     """The decisions that the call's policy allows; at least one."""
     description: NotRequired[str]
-    """Text for the person; absent if there is none."""
+    """Text for the person: that of the policy, and a sentence if an equal call was made before and its outcome is
+    unknown. Absent if there is none."""
 
 
 class ActionRequest(TypedDict):

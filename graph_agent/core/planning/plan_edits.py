@@ -16,7 +16,7 @@ from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import Call, SessionStatus
 from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.execution.approvals import held_calls
+from graph_agent.core.execution.approvals import held_calls, with_uncertain_calls
 from graph_agent.core.execution.open_calls import CurrentWave, current_wave, removed_events, results_in_order
 from graph_agent.core.planning.approval_decisions import apply_decisions
 from graph_agent.core.planning.reply import read_reply
@@ -139,6 +139,7 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
     The node `approve`, which runs next, interrupts the graph with the request.
     """
     step = update.loop["step"]
+    held = with_uncertain_calls(held, [*update.state.get("events", ()), *update.events], update.deps.toolbox)
     update.make_ready(update.waiting_delegations, wave)
     update.loop["awaiting_approval"] = held
     update.events.append(request_event(held, step))

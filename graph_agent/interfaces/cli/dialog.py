@@ -406,10 +406,8 @@ class Dialog:
 
 
 def _news(action: ReviewedCall) -> str:
-    """Return the description of a call; empty if it only repeats the name and the arguments, as LangChain's default
-    description does.
-    """
-    is_known = action.description == f"Delegate {action.delegate}" or str(action.args) in action.description
+    """Return the description of a call; empty if it ends with the arguments, as LangChain's default description."""
+    is_known = action.description == f"Delegate {action.delegate}" or action.description.endswith(str(action.args))
     return "" if is_known else action.description
 
 

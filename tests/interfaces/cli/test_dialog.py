@@ -55,6 +55,19 @@ def test_a_dialog_collects_a_decision_for_each_call(inputs: list[str], decisions
     assert (refusals, dialog.answers) == ([], {"a" * 32: {"decisions": decisions}})
 
 
+def test_a_dialog_shows_a_description_that_mentions_the_arguments_and_goes_on() -> None:
+    default = "Tool execution requires approval\n\nTool: write\nArgs: {'path': 'a.txt'}"
+    shown = []
+    for description in (default, f"{default}\nAn equal call was made before."):
+        request = {"name": "write", "args": {"path": "a.txt"}, "description": description}
+        review = {"action_name": "write", "allowed_decisions": ["approve"]}
+        value = {"action_requests": [request], "review_configs": [review]}
+        text = Dialog(questions_of([Interrupt(value, "a" * 32)])).text
+        shown.append("An equal call was made before." in text)
+
+    assert shown == [False, True]
+
+
 def test_a_dialog_shows_invisible_characters_as_escapes_and_edits_them_as_json() -> None:
     arguments = {"path": "a\u202eb\u200bc\U000e0041", "body": "x" * 50_000}
     dialog = Dialog([approval(("wri\u2066te", arguments))])

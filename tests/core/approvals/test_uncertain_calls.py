@@ -1,0 +1,137 @@
+"""An approval request states that an equal call was made before and may have taken effect."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import GraphAgent, LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.approvals import approve, reject
+from graph_agent.core.approvals.text import question_text
+from graph_agent.marks import Marks, marked
+from tests.support.agents import asks
+
+SENT = asks(("a", "send", {"to": "ada", "cents": 5}))
+AGAIN = ("b", "send", {"cents": 5.0, "to": " ada"})
+MADE_BEFORE = "An equal call (a, step 1{}) was made before, and its outcome is unknown: it may have taken effect."
+
+
+class Process:
+    """An agent whose tool `send` waits without end at its first call, so that the process can be stopped there."""
+
+    def __init__(self, *script: str | AIMessage, marks: Marks | None = None, **config: Any) -> None:
+        self.started = asyncio.Event()
+
+        async def send(to: str, cents: int) -> str:
+            """Send money."""
+            if not self.started.is_set():
+                self.started.set()
+                await asyncio.Event().wait()
+            return f"Sent {cents} to {to}."
+
+        async def look(to: str) -> str:
+            """Look up an account."""
+            return f"{to} has an account."
+
+        config = {"approve": ["send", "look"], **config}
+        tools = [marked(send, **(marks or {})), marked(look, effect="read")]
+        self.agent: GraphAgent = create_graph_agent(
+            ScriptedChatModel([SENT, *script]), tools, config=LoopConfig(**config), checkpointer=InMemorySaver()
+        )
+
+    @property
+    def session(self) -> Session:
+        """The session `s1`."""
+        return self.agent.session("s1")
+
+    async def lost(self) -> Session:
+        """Return the session, after its process was lost in the middle of the approved call."""
+        await self.session.run("Send 5 to Ada.")
+        run = asyncio.create_task(self.session.resume(approve()))
+        await self.started.wait()
+        run.cancel()
+        await asyncio.wait([run])
+        return self.session
+
+
+def descriptions(waiting: RunResult) -> list[str | None]:
+    """The description of each call that waits."""
+    return [each.get("description") for each in waiting.interrupts[0].value["action_requests"]]
+
+
+async def test_the_request_for_an_equal_call_names_the_call_whose_outcome_is_unknown() -> None:
+    process = Process(asks(AGAIN, ("c", "send", {"to": "ben", "cents": 5}), ("d", "look", {"to": "ada"})))
+
+    waiting = await (await process.lost()).resume()
+
+    assert descriptions(waiting) == [MADE_BEFORE.format(""), None, None]
+
+
+async def test_the_sentence_is_in_the_event_and_in_the_text_of_the_question() -> None:
+    session = await Process(asks(AGAIN)).lost()
+
+    waiting = await session.resume()
+
+    requested = [each for each in await session.events() if each["type"] == "approval_request"][-1]
+    shown = question_text(waiting.interrupts[0].value).splitlines()[2].strip()
+    assert [requested["calls"][0]["description"], shown] == [MADE_BEFORE.format("")] * 2
+
+
+async def test_a_call_of_an_earlier_message_is_named() -> None:
+    session = await Process(asks(AGAIN)).lost()
+
+    assert descriptions(await session.run("Try again.")) == [MADE_BEFORE.format(" of an earlier message")]
+
+
+async def test_an_aborted_call_is_named() -> None:
+    process = Process(asks(AGAIN))
+    await process.session.run("Send 5 to Ada.")
+    run = asyncio.create_task(process.session.resume(approve()))
+    await process.started.wait()
+    await process.session.abort()
+    await run
+
+    waiting = await process.session.run("Try again.")
+
+    assert descriptions(waiting) == [MADE_BEFORE.format(" of an earlier message")]
+
+
+async def test_a_call_that_reached_its_time_limit_is_named() -> None:
+    process = Process(asks(AGAIN), marks={"timeout_s": 0.05})
+    await process.session.run("Send 5 to Ada.")
+
+    assert descriptions(await process.session.resume(approve())) == [MADE_BEFORE.format("")]
+
+
+async def test_a_repeated_request_has_the_sentence_once_after_the_description_of_the_policy() -> None:
+    both = asks(AGAIN, ("c", "look", {"to": "ada"}))
+    process = Process(both, marks={"approve": "Is the sum right?"})
+    await (await process.lost()).resume()
+
+    waiting = await process.session.resume({"decisions": {"c": approve()}})
+
+    assert descriptions(waiting) == [f"Is the sum right?\n{MADE_BEFORE.format('')}"]
+
+
+@pytest.mark.parametrize("marks", [{"effect": "read"}, {"idempotent": True}])
+async def test_a_call_that_a_resume_repeats_is_not_uncertain(marks: Marks) -> None:
+    process = Process(asks(AGAIN), marks=marks)
+
+    assert descriptions(await (await process.lost()).resume()) == [None]
+
+
+async def test_a_rejected_call_is_not_uncertain() -> None:
+    process = Process(asks(AGAIN))
+    await process.session.run("Send 5 to Ada.")
+
+    assert descriptions(await process.session.resume(reject())) == [None]
+
+
+async def test_a_call_that_only_reads_is_not_uncertain_after_a_new_message() -> None:
+    session = await Process(asks(AGAIN), marks={"effect": "read"}).lost()
+
+    assert descriptions(await session.run("Try again.")) == [None]
