@@ -64,7 +64,7 @@ def make_agent(model: BaseChatModel | str) -> GraphAgent:
         model,
         tools=[
             marked(orders, effect="read"),
-            marked(refund, effect="write"),
+            marked(refund, effect="write", idempotent=True),  # by its idempotency key
             marked(ask_colleague, approve=["respond"]),
         ],
         system_prompt=PROMPT,
