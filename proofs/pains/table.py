@@ -75,7 +75,7 @@ def page() -> str:
     for scenario in SCENARIOS:
         cells = [_cell(record.verdicts.get(scenario.name())) for record in records.values()]
         lines.append(f"| [{scenario.title()}]({scenario.issue()[0]}) | " + " | ".join(cells) + " |")
-    versions = ["| name | version | date | holds | opt-in settings |", "|---|---|---|---|---|"]
+    versions = ["| name | measured version | date | holds | opt-in settings |", "|---|---|---|---|---|"]
     for name, record in records.items():
         versions.append(
             f"| `{name}` | {record.package} {record.version} | {record.date} | {_counts(record)} "
