@@ -29,6 +29,7 @@ from graph_agent import (
 )
 from graph_agent.approvals import approve, edit, reject, respond
 from graph_agent.delegation import Delegation, DelegationResult
+from graph_agent.errors import McpServerError
 from tests.support.gates import Gate, GatedModel
 
 SESSIONS: dict[str, Callable[[], Awaitable[Session]]] = {}
@@ -156,6 +157,28 @@ class _Down:
 async def failed_delegate() -> Session:
     session = agent([calls(("d1", "delegate_to_down", {"task": "Help."})), "No help."], delegates=[_Down()])
     await session.run("Get help.")
+    return session
+
+
+class _Lost:
+    name, description = "lost", "Loses tasks."
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        return DelegationResult("It is not known how the task ended.", "unknown")
+
+
+def pay_abroad(amount: int) -> str:
+    """Pay, by a server that is lost meanwhile."""
+    error = McpServerError("The server is lost.")
+    error.may_have_run = True
+    raise error
+
+
+@recorded
+async def unknown_outcomes() -> Session:
+    wave = calls(("c1", "pay_abroad", {"amount": 1}), ("d1", "delegate_to_lost", {"task": "Help."}))
+    session = agent([wave, "Not known."], tools=[pay_abroad], delegates=[_Lost()])
+    await session.run("Pay, and get help.")
     return session
 
 

@@ -228,6 +228,9 @@ class Case(_Part):
 
     name: str = Field(min_length=1)
     """A name, unique in its file."""
+    session: str | None = None
+    """Id of the session that the case was taken from, whose side-effecting calls run only with `--allow-writes`; None
+    for a case written by hand."""
     input: Turn | list[Turn]
     """The user's input: a text, a list of content blocks, or a list of such turns, run in order in one session."""
     approvals: dict[str, Approval] = {}

@@ -73,7 +73,7 @@ async def case_for_client(
         return None
     name = f"{session_id}-{case.metadata['answer']}"
     fields = public_value(case.model_dump(mode="json", exclude_defaults=True))
-    return name, dump_cases(CaseFile(cases=[Case.model_validate({**fields, "name": name})]))
+    return name, dump_cases(CaseFile(cases=[Case.model_validate({**fields, "name": name, "session": session_id})]))
 
 
 def cases_in(path: Path) -> CaseFile | None:
@@ -137,7 +137,8 @@ def _case(recording: Recording, number: int, answer: int, ratings: Sequence[Mapp
         answer: Index of the answer's event.
         ratings: The feedback on it.
     """
-    content = case_content(f"{recording.session_id}-{answer}", recording.inputs[:number])
+    session_id = recording.session_id
+    content = case_content(f"{session_id}-{answer}", session_id, recording.inputs[:number])
     down = [each for each in ratings if each["rating"] == "down"]
     if down:
         given = content["expect"].pop("answer", {}).get("equals", "")
@@ -147,4 +148,5 @@ def _case(recording: Recording, number: int, answer: int, ratings: Sequence[Mapp
         content["expect"]["answer"] = {"judge": {"rubric": _RUBRIC.format(answer=given) + notes}}
     fields = ("rating", "by", "note", "evaluate")
     about = [{name: each[name] for name in fields if name in each} for each in ratings]
-    return Case.model_validate({**content, "metadata": {"answer": answer, "feedback": about}})
+    metadata = {**content.get("metadata", {}), "answer": answer, "feedback": about}
+    return Case.model_validate({**content, "metadata": metadata})

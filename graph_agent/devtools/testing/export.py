@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
+from graph_agent.core.state.call_events import SETTLED
 from graph_agent.core.state.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
+from graph_agent.core.tools.output import cut_short
 from graph_agent.devtools.testing.export_script import (
     LINE_WIDTH,
     Code,
@@ -31,6 +33,7 @@ from graph_agent.devtools.testing.recording import (
     RecordedCall,
     RecordedInput,
     RecordedReply,
+    RecordedResult,
     Recording,
     as_left,
     decision_in,
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 
 _FRAMEWORK = ("invalid", "skipped", "unknown")
 """Statuses of results whose text the framework writes."""
+_INTERRUPTED = (SessionStatus.RUNNING, SessionStatus.ABORTED)
+"""Statuses that a run of a case does not reach by itself."""
 _UNNAMED = ("user", "on_approval")
 """Values of `decided_by` that name no person."""
 _INDENT = 8
@@ -116,32 +121,52 @@ def to_case(recording: Recording, number: int | None = None, *, agent: str | Non
     import yaml
 
     inputs = recording.inputs if number is None else (recording.input(number),)
-    case = case_content(recording.session_id, inputs)
+    case = case_content(recording.session_id, recording.session_id, inputs)
     file = {**({} if agent is None else {"agent": agent}), "cases": [case]}
     return yaml.safe_dump(file, sort_keys=False, allow_unicode=True, width=100)
 
 
-def case_content(name: str, inputs: Sequence[RecordedInput]) -> dict[str, Any]:
+def case_content(name: str, session: str, inputs: Sequence[RecordedInput]) -> dict[str, Any]:
     """Return the content of a case as a dict of the file's form: at least one input as turns, which expects their
     calls.
 
-    It also expects the last answer, if there is one, and the last status. The first decision on each tool's calls is
-    its `approvals`. `name` is the name of the case.
+    It also expects the last answer, if there is one, and the last status. Statuses that a new run cannot meet are not
+    expected; `metadata.not_expected` names them. The first decision on each tool's calls is its `approvals`. `name` is
+    the name of the case, `session` the id of the session.
     """
     contents, last = [each.content for each in inputs], inputs[-1]
     waves = [[_expected(call) for call in step.calls] for each in inputs for step in each.steps if step.calls]
     expect: dict[str, Any] = {"calls": [wave[0] if len(wave) == 1 else wave for wave in waves]}
     if last.answer:
         expect["answer"] = {"equals": last.answer}
-    case: dict[str, Any] = {"name": name, "input": contents[0] if len(contents) == 1 else contents}
+    case: dict[str, Any] = {"name": name, "session": session, "input": contents[0] if len(contents) == 1 else contents}
     if decisions := _decisions_by_tool(inputs):
         case["approvals"] = decisions
-    return {**case, "expect": {**expect, "status": last.status.value}}
+    left_out = [
+        f"{call.name}: {call.result.status}"
+        for each in inputs
+        for _, call in each.calls
+        if call.result is not None and not _can_repeat(call.result)
+    ]
+    if last.status in _INTERRUPTED:
+        left_out.append(f"status: {last.status.value}")
+    else:
+        expect["status"] = last.status.value
+    if left_out:
+        case["metadata"] = {"not_expected": left_out}
+    return {**case, "expect": expect}
+
+
+def _can_repeat(result: RecordedResult) -> bool:
+    """Whether a new run can give a call a result of this status: it has no crash, no abort and no lost server."""
+    texts = {cut_short("abort", started=False, writes=True).content, *SETTLED}
+    return result.status != "unknown" and not (result.status not in SUCCESSES and result.content in texts)
 
 
 def _expected(call: RecordedCall) -> dict[str, Any]:
-    """Return a call as a case expects it, with its status if it failed."""
-    status = None if call.result is None or call.result.status in SUCCESSES else call.result.status
+    """Return a call as a case expects it, with its status if it failed and a new run can fail so, too."""
+    result = call.result
+    status = None if result is None or result.status in SUCCESSES or not _can_repeat(result) else result.status
     return {"name": call.name, "arguments": dict(call.arguments), **({} if status is None else {"status": status})}
 
 

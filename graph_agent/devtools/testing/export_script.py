@@ -349,12 +349,12 @@ def _at(item: Reply | Stop | Result) -> dict[str, float]:
 
 
 def _outcome(found: RecordedResult) -> dict[str, Any]:
-    """Return the options of `result` for a result: `returns`, `content` or `error`, and `artifact` and `usage` if there
-    are any.
+    """Return the options of `result` for a result: `returns`, `content`, `error` or `unknown`, and `artifact` and
+    `usage` if there are any.
     """
     usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
     if found.status not in SUCCESSES:
-        return {"error": found.content, **usage}
+        return {"unknown" if found.status == "unknown" else "error": found.content, **usage}
     # A test compares values, so the text of a JSON value may have another form.
     if is_text(found.content):
         return {"returns": found.value, **usage}

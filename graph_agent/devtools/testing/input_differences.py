@@ -74,7 +74,7 @@ _NOTICES: Mapping[DifferenceKind, tuple[str, ...]] = {
 }
 """Type of an event that is compared as a whole → its compared fields."""
 _FAILURES = ("error", "unknown")
-"""Statuses of a failed call; a replay cannot tell them apart."""
+"""Statuses of a failed call; a tool that is marked as reading since the recording has `error` for `unknown`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,6 +266,7 @@ def result(
     artifact: Any = None,
     error: str | None = None,
     invalid: str | None = None,
+    unknown: str | None = None,
     usage: Mapping[str, Any] | None = None,
     stops: StopCause | None = None,
     waits: bool = False,
@@ -284,14 +285,16 @@ def result(
         artifact: The artifact of the tool's message; None if there is none.
         error: In place of `returns`: the text of a failure.
         invalid: In place of `returns`: why the tool refuses the arguments.
+        unknown: In place of `returns`: the text of a call whose outcome is unknown, such as after a crash.
         usage: Tokens and model calls of a delegate.
         stops: In place of `returns`: what stops the call, and the input with it.
         waits: In place of `returns`: whether the call waits for a person, so that the input does not end.
         at_s: Seconds since the input began, for an input with a deadline; None for no time.
     """
-    status: ResultStatus = "error" if error is not None else "invalid" if invalid is not None else "success"
+    failures: dict[ResultStatus, str | None] = {"error": error, "invalid": invalid, "unknown": unknown}
+    status, failure = next((each for each in failures.items() if each[1] is not None), ("success", ""))
     event: dict[str, Any] = {}
-    text: ReplyContent = content if content is not None else error or invalid or ""
+    text: ReplyContent = content if content is not None else failure or ""
     if returns is not _NOTHING:
         text = returns if isinstance(returns, str) else json.dumps(returns, ensure_ascii=False)
         # By the encoding, text that looks like JSON is distinguished from a value, as in events.

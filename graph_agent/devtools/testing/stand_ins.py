@@ -23,7 +23,7 @@ from pydantic import PrivateAttr
 from graph_agent.base._compat import InjectedArguments
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
-from graph_agent.base.errors import ConfigError
+from graph_agent.base.errors import CallError, ConfigError, McpServerError
 from graph_agent.base.types import NO_USAGE
 from graph_agent.core.state.events import SUCCESSES
 from graph_agent.core.tools.delegation import Delegate, Delegation, DelegationResult
@@ -161,6 +161,12 @@ _requested: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("graph_agent_
 """Id and arguments of the current call, as the model sent them."""
 
 
+class _UnknownOutcomeError(McpServerError, CallError):
+    """Raised by a stand-in for a call whose recorded outcome is unknown; the text is that of the recorded result."""
+
+    may_have_run = True  # so that the call of a tool that may write gets the status `unknown` again
+
+
 class _RecordedTool(StructuredTool):
     """A tool with the schema and the metadata of another, whose results come from a playback."""
 
@@ -193,6 +199,8 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
             return await tool.ainvoke({"type": "tool_call", "id": id_, "name": tool.name, "args": dict(arguments)})
         if found.artifact is None and found.event.get("encoding") == "json" and found.status in SUCCESSES:
             return json.loads(text_of(found.content))  # a message would not show that its text is JSON
+        if found.status == "unknown":
+            raise _UnknownOutcomeError(text_of(found.content))
         status = "success" if found.status in SUCCESSES else "error"
         return ToolMessage(found.content, tool_call_id=id_, name=tool.name, status=status, artifact=found.artifact)
 

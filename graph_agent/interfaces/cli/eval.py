@@ -59,6 +59,14 @@ def eval_(
             "--from-feedback", help="The cases are the answers that people have rated, in the database of --agent."
         ),
     ] = False,
+    allow_writes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-writes",
+            help="Run side-effecting tools for real, too, in cases that were taken from sessions, with the approvals "
+            "of the session.",
+        ),
+    ] = False,
     export: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +103,7 @@ def eval_(
         _export(file, export)
         return
     # Before anything runs, so that a wrong option costs no model call.
-    plan = _plan(file, cases, agent, vs or [], only or [], repeat, today, db, no_env=no_env)
+    plan = _plan(file, cases, agent, vs or [], only or [], repeat, today, db, no_env=no_env, allow_writes=allow_writes)
     report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
         from graph_agent.devtools.evaluation.report import junit_of
@@ -138,6 +146,7 @@ def _plan(
     db: str | None,
     *,
     no_env: bool,
+    allow_writes: bool,
 ) -> Plan:
     """Return the evaluation that the options of `eval` ask for: which cases run with which agents, and where the runs
     are stored.
@@ -147,13 +156,14 @@ def _plan(
     Args:
         file: The cases.
         path: The file that they are in; relative paths and the default database are next to it.
-        agent: The agent file; None for the one that the cases name.
+        agent: The agent file; None for the one that the cases name, or else the default one.
         vs: Another agent file to compare with, and keys `KEY=VALUE` that replace its own; empty to compare with none.
         only: Names or patterns of cases, such as `hotel*`; empty for all.
         repeat: Runs of each case.
         today: The agent's current date; None for the real one.
         db: URL of the database of the runs; None for a SQLite file next to the cases.
         no_env: Whether to leave out the file `.env`.
+        allow_writes: Whether cases taken from sessions may run side-effecting tools.
 
     Raises:
         ConfigError: A file is invalid, no agent is named, or no case matches `only`.
@@ -164,7 +174,12 @@ def _plan(
     from graph_agent.devtools.evaluation.runner import Plan
 
     if agent is None and file.agent is None:
-        raise ConfigError(f"Cases {path}: it names no agent; add the key 'agent', or give --agent FILE.")
+        if not AGENT_FILE.exists():
+            raise ConfigError(
+                f"Cases {path}: it names no agent, and there is no {AGENT_FILE}; add the key 'agent', or give --agent "
+                "FILE."
+            )
+        agent = AGENT_FILE
     chosen = agent or path.parent / (file.agent or "")
     if not no_env:
         read_env_file(chosen)
@@ -179,7 +194,8 @@ def _plan(
         names = ", ".join(case.name for case in file.cases)
         raise ConfigError(f"Cases {path}: no case is named {', '.join(only)}; it has {names}.")
     address = db or f"sqlite:///{path.parent / DATABASE}"
-    return Plan(cases, agents, address, path.parent.resolve(), repeat, today.date() if today else None)
+    day = today.date() if today else None
+    return Plan(cases, agents, address, path.parent.resolve(), repeat, day, allow_writes)
 
 
 def _export(file: CaseFile, export: str) -> None:

@@ -41,12 +41,15 @@ def memory(
     """
     if context.invoked_subcommand is not None:
         return
-    out, facts = Terminal(), run_async(_list(config, db, user or user_name(), search, limit))
+    whose = user or user_name()
+    out, facts = Terminal(), run_async(_list(config, db, whose, search, limit))
     if json_lines:
         for fact in facts:
             typer.echo(json.dumps(asdict(fact)))
     elif not facts:
-        Terminal(stderr=True).print("There are no facts yet.", style="dim")
+        fitting = " that fit" if search else " yet"
+        text = f"There are no facts of the user {whose}{fitting}; --user names another."
+        Terminal(stderr=True).print(text, style="dim")
     elif out.is_terminal:
         out.table(
             ("ID", "CHANGED", "FACT"), [(fact.id, fact.updated, fact.content) for fact in facts], [""] * len(facts)

@@ -117,6 +117,7 @@ async def test_a_case_has_the_waves_and_the_decisions_of_a_session(tmp_path: Pat
         "cases": [
             {
                 "name": "s1",
+                "session": "s1",
                 "input": "Pay.",
                 "approvals": {"pay": {"edit": {"q": "cheaper"}}},
                 "expect": {

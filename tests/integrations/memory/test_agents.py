@@ -194,7 +194,8 @@ def test_a_write_that_a_crash_interrupted_is_made_once_by_another_process(tmp_pa
     assert (killed.returncode, resumed.returncode, fact["content"]) == (9, 0, "Has a cat named Ada.")
     assert (edited.returncode, forgotten.returncode, unknown.returncode) == (0, 0, 2)
     assert "  memory: 1 fact about you" in asked.stdout
-    assert (others.stdout, others.stderr) == ("", "There are no facts yet.\n")
+    none = "There are no facts of the user somebody yet; --user names another.\n"
+    assert (others.stdout, others.stderr) == ("", none)
     assert "There is no fact 'x'" in unknown.stderr
 
 
