@@ -1,6 +1,8 @@
 """A FastAPI application that streams an agent's answers to its own users as server-sent events."""
 
+import asyncio
 import json
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,9 +13,9 @@ from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse
 
-from graph_agent import GraphAgent, LoopConfig, Session, create_graph_agent
+from graph_agent import GraphAgent, LoopConfig, Session, SessionMemory, create_graph_agent
 from graph_agent.approvals import approve, reject
-from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.errors import GraphAgentError, InputError, SessionBusyError
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import CallState, Done, Part, Token
 
@@ -32,8 +34,21 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the database as long as the application runs."""
     async with open_saver(os.environ.get("CHAT_DB", "sqlite:///chat.db")) as saver:
         config = LoopConfig(approve="book")
-        app.state.agent = create_graph_agent(MODEL, [book], config=config, checkpointer=saver)
+        agent = create_graph_agent(MODEL, [book], config=config, checkpointer=saver)
+        app.state.agent = agent
+        cut_off = await SessionMemory(agent).list_sessions(status="interrupted")
+        resumed = asyncio.gather(*(resume(agent.session(each)) for each in cut_off))
         yield
+        resumed.cancel()
+        await asyncio.gather(resumed, return_exceptions=True)
+
+
+async def resume(session: Session) -> None:
+    """Continue a run that a crash has cut off."""
+    try:
+        await session.resume()
+    except GraphAgentError:
+        logging.exception("Session %s was not resumed.", session.id)
 
 
 app = FastAPI(lifespan=lifespan)
@@ -59,8 +74,9 @@ class Message(BaseModel):
 
 
 class Decision(BaseModel):
-    """Whether the calls that wait may run."""
+    """Whether the calls that wait may run, with an id like that of a message."""
 
+    id: str
     approved: bool
     reason: str = ""
 
@@ -71,6 +87,18 @@ async def send(message: Message, session: OwnSession) -> EventSourceResponse:
     return await streamed(session.stream(message.text, input_id=message.id))
 
 
+@app.get("/chats/{chat}/messages")
+async def history(session: OwnSession) -> list[dict[str, Any]]:
+    """Return the messages of the user and of the agent, oldest first, for a page that is loaded again."""
+    messages: list[dict[str, Any]] = []
+    for event in await session.events():
+        if event["type"] == "user_message":
+            messages.append({"role": "user", "content": event["content"]})
+        elif event["type"] == "agent_response":
+            messages.append({"role": "agent", "content": event["content"]})
+    return messages
+
+
 @app.get("/chats/{chat}/questions")
 async def questions(session: OwnSession) -> list[dict[str, Any]]:
     """Return the calls that wait for the user's decision: the name and the arguments of each."""
@@ -79,9 +107,9 @@ async def questions(session: OwnSession) -> list[dict[str, Any]]:
 
 @app.post("/chats/{chat}/decisions")
 async def decide(decision: Decision, session: OwnSession) -> EventSourceResponse:
-    """Run the calls that wait, or not, and stream the rest of the answer."""
+    """Run the calls that wait, or not, and stream the rest; a decision is used once, as a message is."""
     answer = approve() if decision.approved else reject(decision.reason)
-    return await streamed(session.stream_resume(answer))
+    return await streamed(session.stream_resume(answer, input_id=decision.id))
 
 
 async def streamed(parts: AsyncGenerator[Part]) -> EventSourceResponse:

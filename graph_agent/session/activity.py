@@ -1,4 +1,4 @@
-"""Reaches sessions of other processes: which of them run, notes to them, and locks for programs that serve them.
+"""Reaches sessions of other processes: which of them run or were cut off, notes to them, and locks for their servers.
 
 The registry of runs is loaded on first use: commands that only list the sessions of a file do not need it.
 """
@@ -7,17 +7,63 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from graph_agent.base.database_urls import file_of, is_postgres
+from graph_agent.base.errors import InputError, did_you_mean
+from graph_agent.base.types import SessionStatus
+from graph_agent.storage.checkpoints.format import has_tasks
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
     from graph_agent.base.inbox import ControlMessage
 
 RunningCheck = Callable[[str], Awaitable[bool]]
 """Returns whether a run of a session, given by its id, is in progress in any process."""
+
+Activity = Literal["running", "waiting", "interrupted", "idle", "newer", "damaged"]
+# Not imported from `_compat`: lists of sessions do not load LangGraph.
+_INTERRUPT, _RESUME = "__interrupt__", "__resume__"
+"""Channels of the pending writes of an interrupt and of its answer."""
+
+
+def check_status_filter(status: str) -> str:
+    """Return a status in the form of `SessionSummary.shown_status`; raise `InputError` if it is unknown."""
+    wanted = status.strip().lower().replace(" ", "_")
+    known = {*get_args(Activity), *(each.lower() for each in SessionStatus)} - {"idle"}
+    if wanted not in known:
+        raise InputError(f"{status!r} is no status; {did_you_mean(wanted, known)}")
+    return wanted
+
+
+async def is_interrupted(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
+    """Return whether a crash cut off a session's newest input, and no process runs it."""
+    newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+    return newest is not None and await session_activity(session_id, newest, running_check(saver)) == "interrupted"
+
+
+async def session_activity(session_id: str, newest: CheckpointTuple, is_running: RunningCheck) -> Activity:
+    """Return what a session does: `running`, `waiting` for an answer, `interrupted` by a crash, or `idle`.
+
+    Args:
+        session_id: Id of the session.
+        newest: The newest checkpoint of the session.
+        is_running: Returns whether a run of it is in progress; only called if its newest input has not ended.
+    """
+    if not has_tasks(newest.checkpoint):
+        return "idle"
+    if await is_running(session_id):
+        return "running"
+    return "waiting" if _is_waiting(newest) else "interrupted"
+
+
+def _is_waiting(newest: CheckpointTuple) -> bool:
+    """Return whether a task of a thread's newest checkpoint waits for an answer."""
+    written: dict[str, set[str]] = {}
+    for task_id, channel, _ in newest.pending_writes or []:
+        written.setdefault(task_id, set()).add(channel)
+    return any(_INTERRUPT in channels and channels <= {_INTERRUPT, _RESUME} for channels in written.values())
 
 
 def running_check(saver: BaseCheckpointSaver[Any]) -> RunningCheck:

@@ -212,12 +212,14 @@ class RunDriver:
             InputError: There is nothing to resume, or the answer does not fit the open interrupts.
         """
         # Imported here: only answers need it.
-        from graph_agent.session.interrupts import answers_by_id, checked_answers
+        from graph_agent.session.interrupts import ALREADY_DECIDED, answers_by_id, checked_answers, is_decided
 
         # After a crash between a superstep's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self.state()
         received = mark is not None and await self.inputs.seen(mark) is not None
         if not state.tasks and not received:
+            if answer is not None and is_decided(state.values.get("events", ())):
+                raise InputError(ALREADY_DECIDED)
             why = "its last input has ended" if state.values else "it has had no input yet"
             raise InputError(f"Session {self.id!r} has nothing to resume: {why}.")
         if answer is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from graph_agent.base._internal.text import check_session_id, text_of
 from graph_agent.base.errors import ConfigError, DamagedSessionError, NewerFormatError
@@ -18,10 +18,11 @@ from graph_agent.core.runs.feedback import newest_feedback as newest_feedback  #
 from graph_agent.core.runs.feedback import pending_feedback, with_ratings
 from graph_agent.core.state.events import Event, StoredEvent, read_events
 from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed
+from graph_agent.session.activity import Activity, check_status_filter, running_check, session_activity
 from graph_agent.session.built_agent import NO_SAVER
 from graph_agent.session.open_input import events_of, status_at, unfinished_events
 from graph_agent.session.pending_feedback import feedback_after, stored_notes
-from graph_agent.storage.checkpoints.format import has_tasks, part_of_history
+from graph_agent.storage.checkpoints.format import part_of_history
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -393,9 +394,20 @@ class SessionMemory:
             return SessionStatus.CREATED
         return status_at(newest)
 
-    async def list_sessions(self) -> list[str]:
-        """Return the ids of all sessions, newest first."""
-        return await list_threads(self._saver)
+    async def list_sessions(self, *, status: str | None = None) -> list[str]:
+        """Return the ids of sessions, newest first.
+
+        Args:
+            status: Only sessions with this status: `interrupted` by a crash, `running`, `waiting`, or the status of an
+                input that has ended, such as `completed`; None for all sessions. Each session is read for it.
+
+        Raises:
+            InputError: The status is unknown.
+        """
+        if status is None:
+            return await list_threads(self._saver)
+        wanted, found = check_status_filter(status), await summarize_sessions(self._saver, running_check(self._saver))
+        return [each.id for each in found if each.shown_status == wanted]
 
 
 async def list_threads(
@@ -443,11 +455,6 @@ async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
 
 TITLE_LENGTH = 60
 """Maximum characters of a title."""
-# Not imported from `_compat`: lists of sessions do not load LangGraph.
-_INTERRUPT, _RESUME = "__interrupt__", "__resume__"
-"""Channels of the pending writes of an interrupt and of its answer."""
-
-Activity = Literal["running", "waiting", "interrupted", "idle", "newer", "damaged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +483,11 @@ class SessionSummary:
     """Positive ratings of its answers, at most one by each user for an answer."""
     thumbs_down: int = 0
     """Negative ratings of its answers."""
+
+    @property
+    def shown_status(self) -> str:
+        """The activity, or of an idle session its status in lower case."""
+        return self.status.lower() if self.activity == "idle" else self.activity
 
 
 async def summarize_sessions(
@@ -529,10 +541,6 @@ async def summarize_session(
     calls = (values.get("usage") or {}).get("model_calls", 0)
     # Until its first plan is stored, only the pending tasks show an input.
     begun = [each["type"] for each in await unfinished_events(saver, newest) or ()].count("user_message")
-    activity: Activity = "idle"
-    if has_tasks(newest.checkpoint):
-        waits = is_waiting(newest)
-        activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
     noted = await feedback_after(saver, store, newest)
     ratings = [each for given in with_ratings(loop.get("ratings", {}), noted).values() for each in given.values()]
     given = next((each["title"] for each in reversed(noted) if each["type"] == "rename"), loop.get("title"))
@@ -544,18 +552,10 @@ async def summarize_session(
         messages=loop.get("inputs", 0) + begun if not loop or "inputs" in loop else None,
         model_calls=loop.get("calls_before", 0) + calls if not loop or "calls_before" in loop else None,
         status=status_at(newest),
-        activity=activity,
+        activity=await session_activity(session_id, newest, is_running),
         thumbs_up=ratings.count("up"),
         thumbs_down=ratings.count("down"),
     )
-
-
-def is_waiting(newest: CheckpointTuple) -> bool:
-    """Return whether a task of a thread's newest checkpoint waits for an answer."""
-    written: dict[str, set[str]] = {}
-    for task_id, channel, _ in newest.pending_writes or []:
-        written.setdefault(task_id, set()).add(channel)
-    return any(_INTERRUPT in channels and channels <= {_INTERRUPT, _RESUME} for channels in written.values())
 
 
 def title_of(first: CheckpointTuple | None) -> str:

@@ -45,6 +45,19 @@ _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 """The form of LangGraph's interrupt ids."""
 
 
+ALREADY_DECIDED = (
+    "The calls are already decided, and nothing waits for an answer. Repeat the decision with its input_id for the "
+    "result, or read the session's events; after a crash, resume without an answer."
+)
+"""Text of the error for a second answer to an approval request."""
+
+
+def is_decided(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a session's events have a decision on a call of the newest input."""
+    newest = next((each for each in reversed(events) if each["type"] in ("user_message", "approval_decision")), None)
+    return newest is not None and newest["type"] == "approval_decision"
+
+
 def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], Any]:
     """Return those of the open interrupts that are answered next, and the question to show for them.
 
@@ -161,6 +174,8 @@ def _checked_answers(
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
+    if not asked and is_decided(state.values.get("events", ())):
+        raise InputError(ALREADY_DECIDED)
     answers = answers_by_id(answer, asked)
     requests = approval_requests(asked)
     for each in asked:

@@ -448,9 +448,12 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         Empty for a session that does not exist.
         """
+        from graph_agent.session.activity import is_interrupted
         from graph_agent.session.trace import spans_of
 
-        return spans_of(await self.events())
+        events, saver = await self.events(), self.graph.checkpointer
+        cut_off = isinstance(saver, BaseCheckpointSaver) and await is_interrupted(saver, self.id)
+        return spans_of(events, is_interrupted=cut_off)
 
     async def show(self, *, open_browser: bool = True) -> Path:
         """Write a page of the session, with its conversation and time axis as they are now, and open it in the browser.

@@ -7,7 +7,7 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
@@ -21,23 +21,14 @@ from graph_agent.session.early_work import NO_EARLY_WORK, EarlyWork, early_work_
 
 E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
-NOTED = frozenset(
-    {
-        "recall",
-        "steering",
-        "background_result",
-        "summary",
-        "loop_detected",
-        "limit",
-        "middleware",
-        "hook",
-        "warning",
-        "error",
-    }
-)
+_PROBLEMS = ("loop_detected", "limit", "warning", "error")
+NOTED = frozenset({"recall", "steering", "background_result", "summary", "middleware", "hook", *_PROBLEMS})
 """Types of events that become notes of their input's span."""
 SUPERSEDED = "SUPERSEDED"
 """Status of an input that had not ended when the next input began."""
+INTERRUPTED = "INTERRUPTED"
+"""Status of the newest input if a crash cut it off and no process runs it."""
+_JSON_FIELDS = ("duration_s", "status", "step", "id", "queued_s", "early_s", "waited_s", "first_token_s", "origins")
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _NOTE_CHARS = 500
@@ -63,17 +54,18 @@ class Span:
     """A part of a session with a begin and an end, and the parts that it contains."""
 
     kind: SpanKind
-    """`input` is the root; a `wait` is for an approval. `model` spans are in a `plan`, an `answer` or an `input`."""
+    """`input` is the root; a `wait` is for an approval, or with the status `interrupted` for the resume after a crash.
+    `model` spans are in a `plan`, an `answer` or an `input`."""
     name: str
     """The user's text, or the name of the model, tool or delegate; for a `wait`, the names of the calls."""
     start: datetime
     """Begin, in UTC. A call begins when it leaves its queue."""
     duration_s: float | None = None
-    """Seconds until the end; None if it has not ended, did not run, or an older version stored no times."""
+    """Seconds until the end; None if it has not ended, did not run, was cut off by a crash, or has no stored times."""
     status: str = ""
-    """Of an input, its `SessionStatus`, or `SUPERSEDED` if a newer input began before its end; of a call, its
-    `ResultStatus`, or `running`; `waiting` of an open wait; of a model call, the kind of its error. Empty for any other
-    span."""
+    """Of an input, its `SessionStatus`, `INTERRUPTED`, or `SUPERSEDED` if a newer input began before its end; of a
+    call, its `ResultStatus`, `running` or `interrupted`; of a wait, `waiting` if it is open, or `interrupted`; of a
+    model call, the kind of its error. Empty for any other span."""
     step: int = 0
     """The step (a plan and its calls) that the span belongs to; 0 before the first plan, and for an input."""
     seq: int = 0
@@ -126,45 +118,30 @@ class Span:
         Fields with their default are left out.
         """
         found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
-        for name in (
-            "duration_s",
-            "status",
-            "step",
-            "id",
-            "queued_s",
-            "early_s",
-            "waited_s",
-            "first_token_s",
-            "origins",
-        ):
+        for name in (*_JSON_FIELDS, "input_tokens", "output_tokens"):
             if value := getattr(self, name):
                 found[name] = value
         if self.early.started:
             found["early"] = self.early.as_json()
         found["seq"] = self.seq
-        for name in ("input_tokens", "output_tokens"):
-            if value := getattr(self, name):
-                found[name] = value
         if self.cost is not None:
             found["cost"] = self.cost
         if self.needs:
             found["needs"] = list(self.needs)
         if self.notes:
-            found["notes"] = [
-                {"type": note.type, "at": note.at.isoformat(), "text": note.text, "seq": note.seq}
-                for note in self.notes
-            ]
+            found["notes"] = [{**asdict(note), "at": note.at.isoformat()} for note in self.notes]
         if self.children:
             found["children"] = [child.as_json() for child in self.children]
         return found
 
 
-def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
+def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0, *, is_interrupted: bool = False) -> list[Span]:
     """Return one span for each input, oldest first.
 
     Args:
         events: Events of a session, from the beginning of an input on.
         first: Index of the first event in the history, if the events have no `seq`.
+        is_interrupted: Whether the session is `interrupted`, as `session_activity` returns it.
     """
     spans: list[Span] = []
     collected: _Input | None = None
@@ -175,7 +152,7 @@ def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
         for seq, entry in enumerate(own, first):
             collected.add(entry, entry.get("seq", seq))
         first += len(own)
-    return [*spans, collected.span()] if collected is not None else spans
+    return [*spans, collected.span(is_interrupted=is_interrupted)] if collected is not None else spans
 
 
 def inputs_of(events: Iterable[E]) -> Iterator[list[E]]:
@@ -201,6 +178,8 @@ class _Input:
     ended: datetime | None = None
     """When the input ended; None while it has not."""
     last_seq: int = 0
+    newest: datetime | None = None
+    """Time of the newest event that a run recorded itself: results that a resume adds for lost calls do not count."""
     spans: list[Span] = field(default_factory=list)
     notes: list[SpanNote] = field(default_factory=list)
     open_calls: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
@@ -238,6 +217,8 @@ class _Input:
             self.ended = None if entry["to"] == "RUNNING" else _at(entry)
         elif type_ in NOTED:
             self.notes.append(SpanNote(type_, _at(entry), _text(entry)[:_NOTE_CHARS], seq))
+        if type_ not in _RESULTS or "duration_s" in entry:
+            self.newest = max(self.newest or _at(entry), _at(entry))
         if "model_calls" in entry and type_ != "plan":
             kind: SpanKind = "answer" if type_ == "agent_response" else "plan"
             self.spans.append(_asked(entry, seq, kind, type_))
@@ -249,8 +230,11 @@ class _Input:
         if duration_s is not None:
             start = _at(entry) - timedelta(seconds=duration_s + entry.get("lead_s", 0.0))
             duration_s += entry.get("early_s", 0.0)
+        elif entry["status"] == "unknown":
+            # Settled after a crash: until when the call ran is not known.
+            self._add_dead_time(entry, seq)
         elif entry["status"] not in NOT_RUN and begun is not entry:
-            # Of an older version, or settled after a crash.
+            # Of an older version.
             duration_s = _seconds(start, _at(entry))
         self.spans.append(
             _call(
@@ -266,6 +250,16 @@ class _Input:
                 origins=begun.get("origins", {}),
             )
         )
+
+    def _add_dead_time(self, entry: Mapping[str, Any], seq: int) -> None:
+        """Add a wait from the newest event before a crash to the resume, which recorded the result `entry`."""
+        start = self.newest or _at(entry)
+        # One resume may settle several calls.
+        if any(each.status == "interrupted" and each.start == start for each in self.spans):
+            return
+        duration_s = _seconds(start, _at(entry))
+        wait = Span(kind="wait", name="", start=start, duration_s=duration_s, status="interrupted", step=entry["step"])
+        self.spans.append(replace(wait, seq=seq))
 
     def _end_wait(
         self, decision: Mapping[str, Any] | None = None, seq: int = 0, *, ended: datetime | None = None
@@ -301,14 +295,18 @@ class _Input:
             )
         )
 
-    def span(self, *, ended: datetime | None = None) -> Span:
+    def span(self, *, ended: datetime | None = None, is_interrupted: bool = False) -> Span:
         """Return the span of the input, with all other spans in it. May be called only once.
 
         Args:
             ended: When the next input began, which superseded this one unless it had ended by then; None for the newest
                 input.
+            is_interrupted: Whether a crash cut off the input, unless it has ended.
         """
         start = _at(self.first)
+        is_interrupted = is_interrupted and self.ended is None
+        if is_interrupted:
+            self.status = INTERRUPTED
         # A crash leaves no event of an end: the next input is the first sign of it.
         if self.ended is None and ended is not None:
             self.status, self.ended = SUPERSEDED, ended
@@ -319,7 +317,7 @@ class _Input:
                     begun,
                     seq,
                     start=_at(begun),
-                    status="running",
+                    status="interrupted" if is_interrupted else "running",
                     needs=self.needs.get(begun["id"], ()),
                     origins=begun.get("origins", {}),
                 )
@@ -570,11 +568,11 @@ def _label(span: Span) -> str:
     `?` marks a call with an unknown outcome, `–` one that has no result or was not run.
     """
     if span.kind == "wait":
-        return f"person: {span.name}"
+        return "interrupted" if span.status == "interrupted" else f"person: {span.name}"
     if span.kind in ("plan", "answer"):
         model = span.children[-1].name if span.children else span.name
         return f"plan {span.step} {model}" if span.kind == "plan" else f"answer {model}"
-    sign = {"success": "", "answered": "", "error": "✗ ", "unknown": "? "}.get(span.status, "– ")
+    sign = {"success": "", "answered": "", "error": "✗ ", "unknown": "? ", "interrupted": "? "}.get(span.status, "– ")
     return f"{sign}{span.name}" if span.kind in ("tool", "delegation") else span.name
 
 

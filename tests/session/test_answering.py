@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import HeldCall, approve, respond
 from graph_agent.errors import ConfigError, InputError, SyncInLoopError
 from tests.support.agents import asks
@@ -47,6 +47,25 @@ async def test_an_answer_is_refused_without_an_open_interrupt() -> None:
 
     with pytest.raises(InputError, match="has no open interrupt for the answer 'yes'"):
         await talk.resume("yes")
+
+
+async def test_a_second_decision_is_refused_as_already_decided_during_the_run_and_after_it() -> None:
+    gate = Gate()
+    model = ScriptedChatModel([asks(("1", "work", {})), *DONE])
+    agent = create_graph_agent(
+        model, tools=[gated_tool(gate)], config=LoopConfig(approve="work"), checkpointer=InMemorySaver()
+    )
+    [asked] = (await agent.session("s1").run("go")).interrupts
+    run = asyncio.create_task(agent.session("s1").resume(approve(), input_id="d1"))
+    await gate.reached()
+
+    with pytest.raises(InputError, match="already decided"):
+        await agent.session("s1").resume({asked.id: approve()})
+    gate.open()
+    first = await run
+    with pytest.raises(InputError, match="already decided"):
+        await agent.session("s1").resume(approve(), input_id="d2")
+    assert (await agent.session("s1").resume(approve(), input_id="d1")).answer == first.answer
 
 
 async def test_an_answer_is_not_kept_for_the_next_question() -> None:

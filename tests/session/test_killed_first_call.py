@@ -75,7 +75,7 @@ async def test_a_session_killed_in_a_first_model_call_is_interrupted_in_every_vi
         ],
         without_times(events),
         events[-2:],
-        (asked, "RUNNING", asked, "RUNNING"),
+        (asked, "INTERRUPTED", asked, "RUNNING"),
         [],
     )
     assert (finished.status, finished.answer, without_times(after)[: len(events)]) == (
@@ -99,7 +99,7 @@ async def test_the_command_line_shows_the_input_that_a_kill_interrupted(tmp_path
         (listed["status"], listed["activity"]),
         kinds(shown)[-2:],
         shown[-2]["content"],
-        "input 2: question 2\n  RUNNING, not ended" in traced,
+        "input 2: question 2\n  INTERRUPTED, not ended" in traced,
     ) == (("RUNNING", "interrupted"), BEGUN, "question 2", True)
 
 

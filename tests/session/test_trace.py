@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.base.settings.config import Price
+from graph_agent.persistence import open_saver
 from graph_agent.session.trace import Span, TimeAxis, spans_of
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
+from tests.support.cli import run_cli
 from tests.support.sessions import new_session
+from tests.support.warm_process import warm_python
 
 NOON = datetime.fromisoformat("2026-11-23T12:00:00+00:00")
 
@@ -109,6 +115,57 @@ async def test_the_wait_of_an_aborted_input_ends_with_it() -> None:
 
     [wait] = [each for each in root.children if each.kind == "wait"]
     assert (root.status, wait.status, wait.end) == ("ABORTED", "", root.end)
+
+
+def quick() -> str:
+    """Never run: its result is stored."""
+    raise AssertionError
+
+
+def endless() -> str:
+    """Never run again."""
+    raise AssertionError
+
+
+async def test_a_killed_run_is_interrupted_and_the_time_until_its_resume_is_a_wait(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    process = await asyncio.create_subprocess_exec(warm_python(), "-m", "tests.support.killed_run", str(path))
+    assert await process.wait() == -signal.SIGKILL
+    drawn = run_cli(tmp_path, "trace", "s1", "--db", f"sqlite:///{path}").stdout.splitlines()
+    assert (drawn[1].split(",")[0], drawn[3].split()) == ("  INTERRUPTED", ["├", "?", "endless", "▏"])
+    async with open_saver(f"sqlite:///{path}") as saver:
+        session = create_graph_agent(ScriptedChatModel(["Done."]), [quick, endless], checkpointer=saver).session("s1")
+        memory = SessionMemory(session.graph)
+        found = await memory.list_sessions(status="interrupted")
+        [cut_off] = await session.trace()
+        await session.resume()
+        left = await memory.list_sessions(status="interrupted")
+        [resumed] = await session.trace()
+
+    wait = next(each for each in resumed.children if each.kind == "wait")
+    lost = next(each for each in resumed.children if each.name == "endless")
+    assert (found, left, tree([cut_off]), tree([resumed])) == (
+        ["s1"],
+        [],
+        [
+            (0, "input", "go", "INTERRUPTED"),
+            (1, "plan", "call quick, endless", ""),
+            (2, "model", "scripted", ""),
+            (1, "tool", "endless", "interrupted"),
+            (1, "tool", "quick", "success"),
+        ],
+        [
+            (0, "input", "go", "COMPLETED"),
+            (1, "plan", "call quick, endless", ""),
+            (2, "model", "scripted", ""),
+            (1, "tool", "endless", "unknown"),
+            (1, "tool", "quick", "success"),
+            (1, "wait", "", "interrupted"),
+            (1, "plan", "answer", ""),
+            (2, "model", "scripted", ""),
+        ],
+    )
+    assert (lost.duration_s, wait.duration_s is not None) == (None, True)
 
 
 def test_a_session_without_times_has_the_durations_of_its_calls() -> None:

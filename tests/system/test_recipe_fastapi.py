@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from graph_agent import ScriptedChatModel
 from tests.support.a2a_servers import serving
 from tests.support.doc_pages import ROOT, read_blocks
 from tests.support.gates import Gate, GatedModel, nothing_under_way, until
+from tests.support.warm_process import warm_python
 
 BOOK = json.dumps({"tool_calls": [{"name": "book", "arguments": {"room": "Oak", "day": "2026-12-01"}}]})
 Serve = Callable[[ScriptedChatModel], AbstractAsyncContextManager[httpx.AsyncClient]]
@@ -64,7 +66,7 @@ async def test_a_call_waits_for_the_user_and_runs_when_approved(serve: Serve) ->
     async with serve(ScriptedChatModel([BOOK, "Oak is yours."])) as ada:
         asked = events(await send(ada, "Book Oak for tomorrow."))
         questions = (await ada.get("/chats/c1/questions")).json()
-        answered = events(await ada.post("/chats/c1/decisions", json={"approved": True}))
+        answered = events(await ada.post("/chats/c1/decisions", json={"id": "d1", "approved": True}))
 
     assert (asked[-1], questions, [name for name, _ in answered], answered[-1]) == (
         ("done", {"status": "RUNNING", "waiting": "approval", "answer": ""}),
@@ -77,7 +79,9 @@ async def test_a_call_waits_for_the_user_and_runs_when_approved(serve: Serve) ->
 async def test_a_rejected_call_does_not_run(serve: Serve) -> None:
     async with serve(ScriptedChatModel([BOOK, "I booked nothing."])) as ada:
         await send(ada, "Book Oak for tomorrow.")
-        answered = events(await ada.post("/chats/c1/decisions", json={"approved": False, "reason": "Too early."}))
+        answered = events(
+            await ada.post("/chats/c1/decisions", json={"id": "d1", "approved": False, "reason": "Too early."})
+        )
 
     statuses = [data["status"] for name, data in answered if name == "call"]
     assert (statuses[-1:], answered[-1]) == (["denied"], done("I booked nothing."))
@@ -132,9 +136,36 @@ async def test_the_chat_of_another_user_cannot_be_reached(serve: Serve) -> None:
 
 async def test_a_decision_without_a_question_is_refused(serve: Serve) -> None:
     async with serve(ScriptedChatModel(["Hello."])) as ada:
-        refused = await ada.post("/chats/c1/decisions", json={"approved": True})
+        refused = await ada.post("/chats/c1/decisions", json={"id": "d1", "approved": True})
 
     assert refused.status_code == 422
+
+
+async def test_a_decision_that_is_sent_again_is_used_once_and_a_second_one_is_refused(serve: Serve) -> None:
+    async with serve(ScriptedChatModel([BOOK, "Oak is yours."])) as ada:
+        await send(ada, "Book Oak for tomorrow.")
+        first, repeated, second = [
+            await ada.post("/chats/c1/decisions", json={"id": each, "approved": True}) for each in ("d1", "d1", "d2")
+        ]
+
+    assert (events(first)[-1], events(repeated)[-1]) == (done("Oak is yours."),) * 2
+    assert (second.status_code, "already decided" in second.text) == (422, True)
+
+
+async def test_a_run_that_a_crash_cut_off_is_resumed_when_the_application_starts(serve: Serve, tmp_path: Path) -> None:
+    arguments = ["-m", "tests.support.killed_booking", str(tmp_path / "chat.db")]
+    process = await asyncio.create_subprocess_exec(warm_python(), *arguments)
+    assert await process.wait() == -signal.SIGKILL
+
+    async with serve(ScriptedChatModel(["Please check whether Oak is booked."])) as ada:
+        async with asyncio.timeout(120):
+            while len(found := (await ada.get("/chats/c1/messages")).json()) < 2:
+                await asyncio.sleep(0.01)
+
+    assert found == [
+        {"role": "user", "content": "Book Oak for tomorrow."},
+        {"role": "agent", "content": "Please check whether Oak is booked."},
+    ]
 
 
 def test_the_page_shows_the_code() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
     from graph_agent.core.state.events import StoredEvent
+    from graph_agent.session.activity import Activity
 
 
 AGENT_FILE = Path("agent.yaml")
@@ -192,10 +193,17 @@ async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
 
     Raises `InputError` if the database has no such session, and `ConfigError` if the database cannot be opened.
     """
+    return (await stored_activity(address, session_id))[0]
+
+
+async def stored_activity(address: str, session_id: str) -> tuple[list[StoredEvent], Activity]:
+    """Return the events of a session like `stored_events`, with the same errors, and what the session does."""
+    from graph_agent.session.activity import session_activity
     from graph_agent.session.history import EventReader
 
-    async with open_sessions(address) as (saver, _):
+    async with open_sessions(address) as (saver, is_running):
         found = await EventReader(None, saver, session_id).read_tail(pending=True)
-    if found is None:
-        raise no_session(session_id, address)
-    return found[1]
+        newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+        if found is None or newest is None:
+            raise no_session(session_id, address)
+        return found[1], await session_activity(session_id, newest, is_running)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graph_agent.base._internal.text import printable
-from graph_agent.base.errors import did_you_mean
-from graph_agent.base.types import SessionStatus
+from graph_agent.base.errors import InputError
 from graph_agent.interfaces.cli import run_async
 from graph_agent.interfaces.cli.options import AGENT_FILE, ConfigOption, DbOption, database_url_of, open_sessions
 from graph_agent.interfaces.cli.terminal import Terminal
@@ -84,18 +83,18 @@ def _filter(status: str | None, *, rated: bool) -> Callable[[SessionSummary], bo
     """
     if status is None and not rated:
         return None
-    from graph_agent.session.history import Activity
+    from graph_agent.session.activity import check_status_filter
 
-    wanted = status and status.strip().lower().replace(" ", "_")
-    known = {*get_args(Activity), *(each.lower() for each in SessionStatus)} - {"idle"}
-    if wanted is not None and wanted not in known:
-        raise typer.BadParameter(f"{status!r} is no status; {did_you_mean(wanted, known)}", param_hint="--status")
+    try:
+        wanted = None if status is None else check_status_filter(status)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--status") from error
 
     def accepts(summary: SessionSummary) -> bool:
         """Return whether a session is listed."""
-        # The status of an input that has not ended is always `RUNNING`, which its activity makes precise.
-        shown = summary.status.lower() if summary.activity == "idle" else summary.activity
-        return (wanted is None or wanted == shown) and (not rated or summary.thumbs_up + summary.thumbs_down > 0)
+        return (wanted is None or wanted == summary.shown_status) and (
+            not rated or summary.thumbs_up + summary.thumbs_down > 0
+        )
 
     return accepts
 

@@ -18,7 +18,7 @@ from graph_agent.interfaces.cli.options import (
     DbOption,
     SessionArgument,
     database_url_of,
-    stored_events,
+    stored_activity,
 )
 from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.texts import WIDTH, counted, one_line, seconds, short
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from graph_agent.session.trace import Span, TimeAxis
 
 _LABEL, _TIME, _TOKENS, _COST = 27, 7, 10, 8
-_SIGNS = {"success": "✓", "answered": "✓", "error": "✗", "unknown": "?", "running": "…", "waiting": "…"}
+_SIGNS = {
+    "success": "✓",
+    "answered": "✓",
+    "error": "✗",
+    "unknown": "?",
+    "interrupted": "?",
+    "running": "…",
+    "waiting": "…",
+}
 
 
 def trace(
@@ -44,7 +52,8 @@ def trace(
     """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
     from graph_agent.session.trace import spans_of
 
-    roots = spans_of(run_async(stored_events(database_url_of(config, db), session)))
+    events, activity = run_async(stored_activity(database_url_of(config, db), session))
+    roots = spans_of(events, is_interrupted=activity == "interrupted")
     if number:
         # Inputs are counted from 1, and from the end by negative numbers.
         at = number - 1 if number > 0 else len(roots) + number
@@ -91,7 +100,7 @@ def draw(root: Span, number: int) -> list[str]:
         cost = f", cost {early.wasted_cost:.4f}" if early.wasted_cost else ""
         lines.append(f"  {early.used} of {early.started} early calls used: {saved} saved, {wasted} wasted{cost}")
     if axis.is_shortened:
-        lines.append("  The axis shortens waits for a person.")
+        lines.append("  The axis shortens waits.")
     lines += [_cut(f"  {note.type}: {one_line(mask_named_secrets(note.text))}", WIDTH) for note in root.notes]
     return [*lines, ""]
 
@@ -154,7 +163,7 @@ def _label(span: Span) -> str:
         case "model":
             return f"{span.name} {span.status}".rstrip()
         case "wait":
-            return f"person: {span.name}"
+            return "interrupted" if span.status == "interrupted" else f"person: {span.name}"
         case _:
             needs = f" (needs {', '.join(span.needs)})" if span.needs else ""
             return f"{_SIGNS.get(span.status, '-')} {one_line(span.name)}{needs}"
