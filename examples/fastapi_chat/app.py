@@ -89,7 +89,7 @@ async def send(message: Message, session: OwnSession) -> EventSourceResponse:
 
 @app.get("/chats/{chat}/messages")
 async def history(session: OwnSession) -> list[dict[str, Any]]:
-    """Return the messages of the user and of the agent, oldest first, for a page that is loaded again."""
+    """Return the messages of the user and the agent, oldest first, for a page that is reloaded."""
     messages: list[dict[str, Any]] = []
     for event in await session.events():
         if event["type"] == "user_message":
@@ -107,7 +107,7 @@ async def questions(session: OwnSession) -> list[dict[str, Any]]:
 
 @app.post("/chats/{chat}/decisions")
 async def decide(decision: Decision, session: OwnSession) -> EventSourceResponse:
-    """Run the calls that wait, or not, and stream the rest; a decision is used once, as a message is."""
+    """Run the calls that wait, or not, and stream the rest; a repeated decision is used once."""
     answer = approve() if decision.approved else reject(decision.reason)
     return await streamed(session.stream_resume(answer, input_id=decision.id))
 

@@ -29,15 +29,8 @@ if TYPE_CHECKING:
     from graph_agent.session.trace import Span, TimeAxis
 
 _LABEL, _TIME, _TOKENS, _COST = 27, 7, 10, 8
-_SIGNS = {
-    "success": "✓",
-    "answered": "✓",
-    "error": "✗",
-    "unknown": "?",
-    "interrupted": "?",
-    "running": "…",
-    "waiting": "…",
-}
+_OPEN = {"running": "…", "waiting": "…"}
+_SIGNS = {"success": "✓", "answered": "✓", "error": "✗", "unknown": "?", "interrupted": "?", **_OPEN}
 
 
 def trace(
