@@ -69,7 +69,7 @@ async def test_readers_of_a_session_that_two_processes_prune_find_it_whole(url: 
     runner = await started("run", url, str(INPUTS))
     assert runner.stdout is not None
     await asyncio.wait_for(runner.stdout.readline(), 60)
-    pruners = [await started(how, url, str(20 * SCALE)) for how in ("prune", "split", "prune")]
+    pruners = [await started(how, url, str(60 * SCALE)) for how in ("prune", "split", "prune")]
     faults, reads = list[str](), 0
     async with open_saver(url) as saver:
         graph = agent(saver, [])
