@@ -28,6 +28,10 @@ UNKNOWN = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
 )
+ALREADY_DECIDED = (
+    "The calls are already decided, and nothing waits for an answer. Repeat the decision with its input_id for the "
+    "result, or read the session's events; after a crash, resume without an answer."
+)
 ONCE = Counter({"book": 1, "charge": 1, "look": 1})
 
 
@@ -132,7 +136,7 @@ async def test_an_approval_is_a_result_and_resume_answers_it_once_though_its_wor
         "answer": "answer to pay 1",
         "transfer is unknown": True,
         "effects": Counter({"transfer": 1}),
-        "answered twice": (400, "Session 'approved' has nothing to resume: its last input has ended."),
+        "answered twice": (400, ALREADY_DECIDED),
     }
 
 
