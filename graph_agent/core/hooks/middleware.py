@@ -288,7 +288,7 @@ def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
 
 
 def _marked(wrap: Wrap, name: str) -> Wrap:
-    """Return a wrap method that behaves like `wrap` and marks the exceptions that it raises itself, not those of its
+    """Return a wrap method that calls `wrap`, and marks the exceptions that `wrap` raises itself, not those of its
     handler.
 
     Args:

@@ -48,7 +48,7 @@ _entered: ContextVar[list[str] | None] = ContextVar("graph_agent_entered", defau
 
 
 def _recorded(name: str, wrap: Wrap) -> Wrap:
-    """Return a wrap method that behaves like `wrap`, and first appends the middleware's name to `_entered`."""
+    """Return a wrap method that appends the middleware's name to `_entered`, and then calls `wrap`."""
 
     async def recorded(request: Any, handler: Any) -> Any:
         if (entered := _entered.get()) is not None:

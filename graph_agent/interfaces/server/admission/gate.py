@@ -111,16 +111,7 @@ class RequestLimits:
 
     @contextmanager
     def slot(self, caller: str, *, starts: bool = True) -> Iterator[None]:
-        """Count a request as active within the context.
-
-        Args:
-            caller: Name of the caller.
-            starts: Whether the request starts a run, so that it also counts against the limit per minute.
-
-        Raises:
-            ProblemError: The caller has too many active requests, or has started too many runs in the last minute
-                (`busy`).
-        """
+        """Count a request as active within the context; `enter` has the arguments and errors."""
         self.enter(caller, starts=starts)
         try:
             yield

@@ -122,15 +122,8 @@ class SharedLimits(RequestLimits):
     def enter(self, caller: str, *, starts: bool = True) -> None:
         """Count a request in the database as active until `leave` is called.
 
-        If the database cannot be used, a warning is logged, and the request is counted in this process alone.
-
-        Args:
-            caller: Name of the caller.
-            starts: Whether the request starts a run, so that it also counts against the limit per minute.
-
-        Raises:
-            ProblemError: The caller has too many active requests, or has started too many runs in the last minute
-                (`busy`).
+        If the database cannot be used, a warning is logged, and the request is counted in this process alone. Raises
+        `ProblemError` (`busy`) if a limit of the caller is reached; a request with `starts` counts per minute, too.
         """
         if self._in_database(partial(self._enter, caller, starts)):
             self._unpublished.clear()
