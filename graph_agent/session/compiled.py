@@ -229,6 +229,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     ) -> AsyncGenerator[Any, None]:
         """Lock the session, run the graph, and yield its chunks, or those of the stored result of the input's id.
 
+        In this order: the arguments are checked, the session is locked, and the input is admitted. After the graph's
+        end, planned calls that did not start are noted for a later run.
+
         Raises the errors of `astream`.
         """
         configurable = self._checked_configurable(config)
@@ -301,7 +304,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """Change the state with LangGraph's arguments.
 
-        Raises `InputError` and `SessionBusyError` like `bulk_update_state`.
+        Holds the session's lock meanwhile; nothing is run. Raises `InputError` and `SessionBusyError` like
+        `bulk_update_state`.
         """
         configurable = self._checked_configurable(config)
         self._check_own_updates(supersteps)
@@ -389,7 +393,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the agent's credentials and caller added to the context."""
+        """Return a run's keyword arguments with the agent's credentials and caller added to the context.
+
+        Without a context, that of the surrounding run is taken if it is of the agent's own class.
+        """
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
@@ -496,7 +503,7 @@ def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _check_open(state: StateSnapshot) -> None:
-    """Raise `InputError` if all approval requests of a checkpoint have an answer."""
+    """Raise `InputError` if a checkpoint has approval requests and all of them have an answer."""
     # LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
     asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
     if asked and all(task.result is not None for task in asked):

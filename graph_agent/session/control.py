@@ -197,7 +197,7 @@ class SessionCommands:
         Store it cannot be aborted from here.
 
         Returns:
-            False when there was nothing to stop.
+            False when there was nothing to stop: the session's newest input has ended, or there is none.
 
         Raises:
             InputError: When another process runs the session, and there is no Store to reach it through.
@@ -365,6 +365,8 @@ def call_records(
 ) -> list[CallRecord]:
     """Return the calls of the newest input with their states, in the order they were planned.
 
+    The state is the outcome, `planned`, `started`, or `unknown` for a call that may have started before a crash.
+
     Args:
         snapshot: The state of the session.
         stored: The checkpoint of that state; None for a session that does not exist.
@@ -386,7 +388,8 @@ def call_records(
     interrupted = _interrupted(snapshot, recovery)
 
     def state(call: TrackedCall) -> CallProgress:
-        """Return the state of a call: from its result, the run in this process, or what a crashed run has stored.
+        """Return the state of a call: from its result, else the run in this process, else what a crashed run has
+        stored.
 
         `unknown` is the state of a call that may have started before a crash, and may not.
         """

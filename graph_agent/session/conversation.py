@@ -147,7 +147,8 @@ async def estimate_request(
     context: Mapping[str, Any],
     session_id: str,
 ) -> int:
-    """Estimate the tokens of an input's first model request, as budgets and compaction count them. No request is sent.
+    """Estimate the tokens of an input's first model request, as budgets and compaction count them. No request is sent,
+    but tools and delegates are refreshed.
 
     The request has the system prompt, the tools, and the history with the current summary. Changes by hooks and
     middleware, and a summary or compaction that the input itself would cause, are not considered.

@@ -176,7 +176,8 @@ def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: M
         state: The stored state.
         outputs: Names of the graph's output keys, unless `options` has `output_keys`.
         options: The options `stream_mode`, `output_keys`, `version` and `subgraphs` of `stream`, which determine the
-            form of the chunks. Only the modes `values` and, with open interrupts, `updates` yield a chunk.
+            form of the chunks. Only the modes `values` and, with open interrupts, `updates` yield a chunk; in `v2`, a
+            dict with `type`, `ns` and `data`.
     """
     modes = options.get("stream_mode") or "values"
     is_list = not isinstance(modes, str)
@@ -216,8 +217,8 @@ async def admit_input(
 ) -> Any:
     """Return the input with which to run the graph; None to resume. Must be called while the session is locked.
 
-    Also stores the mark of the input, and the inputs before it, in `run`. An answer with an id is recorded in the
-    database before it is used.
+    Also stores the mark of the input, and the inputs before it, in `run`. Input without an id is returned as it is. An
+    answer with an id is recorded in the database before it is used.
 
     Args:
         graph: The compiled graph.
@@ -277,7 +278,8 @@ class InputDeduplicator:
     async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
         """Return `given` if it must be run, or None to resume an input without a result.
 
-        Must be called while the session is locked.
+        Must be called while the session is locked. An input whose id is new, or whose answer a delegate has refused, is
+        run.
 
         A new answer is recorded in the database. If some of the questions that an answer addresses have their answers
         already, these are left out.

@@ -202,6 +202,8 @@ class RunDriver:
         """Check an answer to the session's open interrupts, and return the `Command` that resumes the graph with it;
         None to resume without an answer.
 
+        Decisions that hold for all later calls are remembered by the session's automatic approval.
+
         Args:
             answer: The answer; None after a crash.
             decided_by: Name of the reviewer, for the history; None for `user`.
@@ -239,7 +241,8 @@ class RunDriver:
         """Run an input and the follow-ups that are queued at its end; return the result of the input, with theirs in
         `follow_ups`.
 
-        The arguments and errors are those of `parts`. An error of a follow-up is logged, and not raised.
+        The arguments and errors are those of `parts`. An error of a follow-up is logged, and not raised; follow-ups
+        after it stay queued.
         """
         results: list[RunResult] = []
         try:
@@ -269,7 +272,8 @@ class RunDriver:
         last one.
 
         If `approval` can answer the questions with which a run ends, the run is resumed. A follow-up whose parts are
-        not consumed stays queued.
+        not consumed stays queued. After an abort, no follow-up is run. The stored parts of an input that has its result
+        are yielded, too.
 
         Args:
             given: The graph's input, or an async function that returns it when the first part is requested.
@@ -362,7 +366,7 @@ class RunDriver:
     async def input_parts(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[ServedPart]:
         """Run one input to its end, and yield its parts, without `Done` and without follow-ups.
 
-        Also sets the fields of `run`.
+        Also sets the fields of `run`; `replayed` is True if the input was not run.
 
         If another program runs an input with the same id, its end is waited for. An input that has its result is not
         run, and has no parts.
@@ -464,7 +468,7 @@ class RunDriver:
     async def _wait_for(self, mark: InputId) -> bool:
         """Wait until the run of an input has ended, in whichever process it is.
 
-        Return False if the session runs another input.
+        Return False if the session runs another input, or if no run of this input is seen within `_BEGINNING_S`.
 
         Raises `InputConflictError` if the session runs a different input with the same id.
         """
@@ -484,8 +488,8 @@ class RunDriver:
             await asyncio.sleep(POLL_S)
 
     async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
-        """Return the follow-up to run after an input; None if there is none, or it cannot be read within seconds, which
-        is logged.
+        """Return the follow-up to run after an input; None if there is none, or it cannot be read within seconds, or
+        the run's Store did not answer, which is logged.
 
         Args:
             run: The run of the input, if this program ran it; None if another one did.
@@ -526,8 +530,8 @@ class RunDriver:
     async def result(self, run: InputRun | None = None, context: Any = None) -> RunResult:
         """Return the result of a run that has ended; for None, of the session's newest input.
 
-        If the input was not run again because its failure is stored, and `on_failure="raise"` is set, raises
-        `RunFailedError`.
+        A failed result has the exception of the run, if this program ran it, as `cause`. If the input was not run again
+        because its failure is stored, and `on_failure="raise"` is set, raises `RunFailedError`.
 
         Args:
             run: The run.

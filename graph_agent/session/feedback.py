@@ -50,7 +50,8 @@ async def give_feedback(
     evaluate: bool = False,
     agent: str = "agent",
 ) -> StoredEvent:
-    """Store feedback on an answer of a session, also while a run is in progress; return the event about it.
+    """Store feedback on an answer of a session, also while a run is in progress; return the event about it, which waits
+    in the session's inbox. It is also reported to telemetry.
 
     Args:
         saver: The checkpointer of the session.
@@ -101,7 +102,8 @@ def person_of(by: str | None) -> str:
 async def give_title(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, title: str, by: str | None
 ) -> StoredEvent:
-    """Store a title of a session, also while a run is in progress; return the event about it.
+    """Store a title of a session, its white space collapsed, also while a run is in progress; return the event about
+    it.
 
     The arguments and errors are those of `Session.rename`.
     """
@@ -120,7 +122,7 @@ async def store_note(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, note: ControlMessage
 ) -> None:
     """Store a note in the agent's Store; without one in the Store of the checkpointer's database; without one in this
-    process's memory.
+    process's memory. In a database, a run of this process gets the note at once.
 
     Raises `ConfigError` if other processes use the database, and it has no place for notes.
     """
@@ -148,8 +150,10 @@ async def _find(
     history: Mapping[str, Sequence[Any]],
     answer: str | int | None,
 ) -> dict[str, Any]:
-    """Return the fields that identify an answer in a `feedback` event: `answer`, and the id by which the answer was
-    named.
+    """Return the fields that identify an answer in a `feedback` event: `answer` (its `seq`), and `message_id` or
+    `input_id` if it was named by an id.
+
+    An id is looked up as that of a message, then as one that an API returned, then as that of an input.
 
     Raises `InputError` if the session has no such answer.
     """

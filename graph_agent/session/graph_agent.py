@@ -138,7 +138,8 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
         return ClosingStream(driver.parts(graph_input(self, given, state), options), readership)
 
     def _driver(self, instead: str, on_approval: OnApproval | None) -> RunDriver:
-        """Return the driver of one run without a session.
+        """Return the driver of one run without a session. With a callback, the run is kept in memory, so that it can be
+        resumed.
 
         Raises `InputError` if the agent has a checkpointer.
 

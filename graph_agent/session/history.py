@@ -191,7 +191,8 @@ class EventReader:
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once, update `count` and `pending`, and return the result of `read`.
+        """Read once, update `count` and `pending`, and return the result of `read`: the events after those of the last
+        call, empty if no checkpoint is new, or None if there is no such session.
 
         Raises `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile.
         """
@@ -249,7 +250,7 @@ class EventReader:
     ) -> tuple[int, list[StoredEvent]] | None:
         """Return the newest events, and the index of the first of them; None if there is no such session.
 
-        The whole history is only read if needed. `count` does not change.
+        The whole history is only read if needed. `count` does not change; `pending` is set.
 
         Args:
             last: Maximum number of events, the newest ones; None for no limit.
@@ -343,8 +344,9 @@ class SessionMemory:
     ) -> list[Event]:
         """Return the events of a session, oldest first.
 
-        With `last` or `after`, only the checkpoints that stored those events are read, if `prune` has not removed them;
-        otherwise the whole history is read.
+        For the newest checkpoint, events of finished calls whose wave still runs, and feedback that no run has read,
+        are included. With `last` or `after`, only the checkpoints that stored those events are read, if `prune` has not
+        removed them; otherwise the whole history is read.
 
         Args:
             session_id: Id of the session, which is the LangGraph thread id.
@@ -497,7 +499,8 @@ async def summarize_sessions(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
-    """Return summaries of sessions, newest first. A session that cannot be read has only its id and why.
+    """Return summaries of sessions, newest first. A session that cannot be read has only its id, and `newer` or
+    `damaged` as its activity.
 
     Args:
         saver: The checkpointer of the sessions.
@@ -527,7 +530,10 @@ async def summarize_session(
     is_running: Callable[[str], Awaitable[bool]],
     store: BaseStore | None = None,
 ) -> SessionSummary:
-    """Return the summary of one session. Its first checkpoint is read for the title.
+    """Return the summary of one session. The title is the newest given one, or the text of the first message, for which
+    the first checkpoint is read.
+
+    `messages` and `model_calls` are None for a session of an older version, which did not count them.
 
     Args:
         saver: The checkpointer of the session.
@@ -589,7 +595,7 @@ def _user_text(message: Any) -> str:
 
 
 async def _first_checkpoint(saver: BaseCheckpointSaver[Any], session_id: str) -> CheckpointTuple | None:
-    """Return the oldest checkpoint of a session that begins with an input; None if there is none."""
+    """Return the first checkpoint of a session, which holds its first input; None if there is none."""
     read = getattr(saver, "first_checkpoint", None)
     if read is not None:
         found: CheckpointTuple | None = await read(session_id)

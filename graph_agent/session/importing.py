@@ -81,7 +81,7 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
     """Yield the lines of an export except the last one: the session, messages, events, checkpoints and notes.
 
-    Raises the errors of `export_session`.
+    Messages and events include what follows the newest checkpoint. Raises the errors of `export_session`.
     """
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
@@ -176,7 +176,8 @@ async def _chosen(
 async def _checkpoints(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: Mapping[str, Trim], moved: Moved
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield a line for each exported checkpoint, parents first, with its own writes and those that it receives.
+    """Yield a line for each exported checkpoint, parents first, with its own writes and those that it receives from
+    checkpoints that are left out.
 
     Raises `SessionBusyError` if a checkpoint was pruned meanwhile.
     """
@@ -265,7 +266,7 @@ class _Checkpoint:
 async def import_session(
     url: str, lines: Iterable[str], *, session_id: str | None = None, replace: bool = False
 ) -> str:
-    """Store an exported session in a database, and return its id.
+    """Store an exported session in a database, and return its id. All lines are parsed and checked first.
 
     A missing SQLite file is created. The open interrupts of the session can be answered there, and its unread notes
     take effect. The import is one transaction: after an error, or if the process is killed, the database is as before.
@@ -326,8 +327,8 @@ def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterab
 async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id: str, seq: int) -> None:
     """Copy a session up to an event to a new session, which can be resumed from there.
 
-    The copy has two checkpoints: the first one of the session, and the one at the end of the superstep, with full
-    copies of messages and events.
+    The copy, which has no run, has two checkpoints: the first one of the session, and the one at the end of the
+    superstep, with full copies of messages and events.
 
     Args:
         saver: The checkpointer of both sessions.

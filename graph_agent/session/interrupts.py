@@ -76,7 +76,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     """Return an answer as a mapping of interrupt id → answer.
 
     An answer that has ids already is copied. An answer without ids decides on the calls of all open approval requests
-    (see `split_decisions`), or is for the only open interrupt.
+    (see `split_decisions`), or is for the only open interrupt, also if that is no approval request.
 
     Args:
         answer: The answer.
@@ -170,7 +170,11 @@ async def checked_answers(
 def _checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Check an answer like `checked_answers`, with the same arguments and errors, but blocking."""
+    """Check an answer like `checked_answers`, with the same arguments and errors, but blocking.
+
+    Returns interrupt id → answer in the form that its node reads: decisions by call id, or as a list for a request
+    without ids, each with `decided_by`; for an elicitation, its parsed answer; any other answer as given.
+    """
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
@@ -271,6 +275,9 @@ class AutoApproval:
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
         """Return answers to open interrupts, interrupt id → decisions; None if a reviewer must answer one of them, or
         none is open.
+
+        A standing approval is used before the callback, except for a tainted call. A request that has refused an
+        answer, and an interrupt that is no approval request, need a reviewer.
 
         Args:
             asked: The open interrupts.

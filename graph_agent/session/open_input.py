@@ -95,8 +95,8 @@ def _is_agents(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts: str) -> list[StoredEvent]:
-    """Return the events that `plan` will store first for an input, except warnings; empty if the input is one that
-    continues.
+    """Return the events that `plan` will store first for an input (its user messages, and the change of status to
+    `RUNNING`), except warnings; empty if the input is one that continues.
 
     Args:
         messages: The conversation, with the input's own messages.

@@ -67,7 +67,8 @@ class ReplyBuffer:
         """Set when the consumer reads text, and cleared by a node that waits for that."""
 
     async def add_text(self, text: str, message_id: str | None) -> None:
-        """Add a piece of a reply's text, and wake the consumer. Must be called in the task of a node.
+        """Add a piece of a reply's text, and wake the consumer, at once or at the next delivery. Must be called in the
+        task of a node.
 
         Waits while the buffer has `MOST_UNREAD` characters or more. On the event loop of another thread, on which
         LangChain runs callbacks of a blocking model, it does not wait.

@@ -242,6 +242,9 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
     If the input's first plan is not stored yet, the status is `RUNNING`, and fields of the input before it are not
     used.
 
+    The status is also `RUNNING` while a task is left, as after a crash. After a stop, calls that were skipped are
+    `pending`, too.
+
     Args:
         state: The state of the session.
         fields: Names of the agent's own state fields, whose values become `RunResult.state`.
@@ -312,7 +315,7 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
     """Return the calls of one input's plans with their state, in the order planned, with those that a reviewer added.
 
     `events` are those of the input, oldest first. A later plan may reuse an id; later events with it belong to the
-    later call.
+    later call, and `newest` of the earlier one is False. An edited call has the tool of its newest event.
     """
     calls: list[TrackedCall] = []
     by_id: dict[str, TrackedCall] = {}
@@ -376,7 +379,8 @@ def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any
 
 
 def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
-    """Return the calls of an input with arguments, outcome and duration, in the order planned.
+    """Return the calls of an input with arguments, outcome and duration, in the order planned; outcome and duration are
+    None for a call without a result, and the duration for one that did not run.
 
     `messages` are those of the session, which have the arguments of calls that did not start.
     """

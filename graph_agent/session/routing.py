@@ -65,6 +65,7 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
 
 def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
     """Return the tasks after `plan` from the update that the node has returned, so that the state need not be read.
+    Edits by `update_state` are left to the edge itself.
 
     None if the update does not determine them, an empty list if the update has its own target (`goto`), and otherwise
     what `after_plan_or_ask` returns.

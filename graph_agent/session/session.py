@@ -481,7 +481,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return what a notebook displays: the table of the session and, if the history can be read within 5 seconds, a
-        drawing of its inputs.
+        drawing of its inputs. An error of the history leaves the drawing out.
         """
         shown = {"text/plain": repr(self), "text/html": self._repr_html_()}
         with suppress(Exception):  # a cell shows the table if the history cannot be read

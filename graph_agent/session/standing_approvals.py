@@ -40,7 +40,7 @@ async def revoke_standing_approval(
 ) -> None:
     """Store the revocation of an approval that holds for all calls of a kind.
 
-    The errors are those of `Session.revoke_approval`.
+    The next step of a run takes the note in. The errors are those of `Session.revoke_approval`.
 
     Args:
         saver: The checkpointer of the session.

@@ -95,8 +95,8 @@ async def parts_of_run(
 
 
 def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
-    """Yield the parts of an input that has its result, from the state at its end: the events, then the answer as one
-    `Token`.
+    """Yield the parts of an input that has its result, from the state at its end: the events with the parts that follow
+    from them, then the answer as one `Token`.
     """
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
@@ -169,7 +169,8 @@ class StreamParts:
     def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
         """Return the parts of one chunk itself; empty for an unknown mode.
 
-        `mode` is the stream mode. The state of the mode `values` is a part only if events are not put in order.
+        `mode` is the stream mode. The state of the mode `values` is a part only if events are not put in order. Objects
+        that a program writes to `custom` are passed on, but text that the reply buffer has is left out.
         """
         if mode == "messages":
             return self._tokens(*payload)
@@ -224,8 +225,9 @@ class StreamParts:
         return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
     def _rest_of_answer(self, answer: str) -> Iterator[RunPart]:
-        """Yield the end of the answer that was not streamed, such as the reason why it was stopped; the whole answer if
-        none of it was streamed.
+        """Yield the end of the answer that was not streamed, such as the reason why it was stopped; the whole answer,
+        in a message of its own, if none of it was streamed or the streamed text was replaced. Nothing if the answer
+        does not continue the streamed text.
         """
         stored = self._answer if self._replies is not None else None
         fails, id_ = stored is not None and failure_of(stored) is not None, (stored and stored.id) or ""
@@ -272,6 +274,7 @@ class StreamParts:
         self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
     ) -> Iterator[RunPart]:
         """Yield the parts of events whose index is final: the event itself, and what it means for its call or the text.
+        A result whose call was reported early gets no second state.
 
         Args:
             events: The events, each with its index.
@@ -323,7 +326,11 @@ class _HistoryOrder:
         self._early: dict[str, list[StoredEvent]] = {}
 
     def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Add the events of one task; return the events whose index is final now, each with its index."""
+        """Add the events of one task; return the events whose index is final now, each with its index.
+
+        Results are placed in the order of their calls, so those of a call that ends early are held back. A delegation
+        that waits for a person loses its place to later calls.
+        """
         placed: list[StoredEvent] = []
         id_ = _ending_call(events[0]) if events else ""
         if events and events[0]["type"] in _ENDS and id_ in self._open:

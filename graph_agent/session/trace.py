@@ -115,7 +115,7 @@ class Span:
     def as_json(self) -> dict[str, Any]:
         """Return the span and those within it as plain JSON, with times in ISO 8601.
 
-        Fields with their default are left out.
+        Fields with their default are left out, but `seq` is always there.
         """
         found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
         for name in (*_JSON_FIELDS, "input_tokens", "output_tokens"):
@@ -190,7 +190,8 @@ class _Input:
     """Call id → ids of the calls that it waits for."""
 
     def add(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Process the next event of the input, which begins or ends a span, or becomes a note.
+        """Process the next event of the input, which begins or ends a span, or becomes a note. The begin of a call or a
+        wait is kept until its end.
 
         Args:
             entry: The event.
@@ -224,7 +225,11 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add the span of a call from the event of its result; without an event of its start, it begins there."""
+        """Add the span of a call from the event of its result; without an event of its start, it begins there.
+
+        The span of a measured call ends at the event and lasts its `duration_s`, time before the plan included. A call
+        with an unknown outcome has no duration; the gap before it counts as dead time.
+        """
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
@@ -382,7 +387,8 @@ def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Sp
 def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
     """Return the span of a tool call or delegation, from the event of its begin or its result.
 
-    A delegate in this process has its own spans as children; a remote delegate has only its usage.
+    A delegate in this process has its own spans as children; a remote delegate has only its usage. If the delegate had
+    one input, that input's spans and notes are taken.
 
     Args:
         entry: The event.

@@ -205,6 +205,8 @@ def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> l
 
     LangChain's middleware matches decisions to calls by position, so `decided` must be in the order of `calls`, as
     `read_decisions` returns it.
+
+    Raises `DecisionError` if a call has no decision.
     """
     undecided = {call["id"] for call in calls} - {each.call["id"] for each in decided}
     if undecided:
@@ -215,7 +217,9 @@ def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> l
 
 
 def as_decision(decided: Decided) -> Decision:
-    """Convert a validated decision to LangChain's form. The name of the person is left out."""
+    """Convert a validated decision to LangChain's form. The name of the person is left out; a response without text
+    becomes an empty one.
+    """
     match decided.type:
         case "approve":
             return approve(always=decided.always)
@@ -243,7 +247,8 @@ def _decider(given: Any) -> str:
 def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
     """Return call id → decision from an answer in any form that `read_decisions` accepts.
 
-    The decisions are not validated.
+    The decisions are not validated. A mapping may decide only some of the calls. One decision that is not in a list
+    counts for all.
 
     Raises:
         DecisionError: The answer has another form, a wrong number of decisions, or an unknown call id; or it is a
@@ -283,6 +288,8 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
 def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
     # Agent Inbox sends the older form of LangGraph's decisions.
     """Validate one decision on a call; the older form that Agent Inbox sends is accepted, too.
+
+    The message of a rejection is None if it is empty; a response must have one, which may be empty.
 
     Args:
         call: The call that waits.

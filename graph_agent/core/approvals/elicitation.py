@@ -113,7 +113,8 @@ def elicitation_text(request: Mapping[str, Any]) -> str:
     """Return a question as text for a client that shows only messages.
 
     The lines are the server's name and its message, the address or one line for each form field, the error of the
-    previous answer if there is one, and how to answer. Invisible characters are shown as escapes.
+    previous answer if there is one, and how to answer. Invisible characters are shown as escapes. Only mode `url` has
+    an address.
     """
     lines = [f"The MCP server {visible(str(request.get('server', '')))} asks: {visible(request['message'])}"]
     if request.get("mode") == "url":
@@ -127,6 +128,8 @@ def elicitation_text(request: Mapping[str, Any]) -> str:
 
 def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> ElicitationAnswer:
     """Validate a person's answer to a question.
+
+    A declined or cancelled question, and one in mode `url`, has no content in the answer.
 
     Args:
         request: The question, an `ElicitationRequest`.
@@ -275,7 +278,9 @@ def _field_lines(request: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _how_to_answer(request: Mapping[str, Any]) -> str:
-    """Return a sentence that explains how to answer the question in text."""
+    """Return a sentence that explains how to answer the question in text: by a word, a JSON object, or the value of the
+    only (required) field.
+    """
     fields = _fields(request)
     if request.get("mode") == "url":
         return 'Answer "accept" when you have opened it, "decline", or "cancel".'

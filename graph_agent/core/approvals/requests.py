@@ -80,7 +80,8 @@ class ApprovalRequest(TypedDict):
 def request_for(calls: Sequence[HeldCall], error: str | None = None) -> ApprovalRequest:
     """Return the request that asks a person for decisions on some calls.
 
-    `origins` and `tainted` are included if traced.
+    The lists `action_requests`, `review_configs` and `call_ids` have one entry for each call; `origins` and `tainted`,
+    too, if at least one call is traced. `error` is absent without an error.
 
     Args:
         calls: The calls, in the order of the request.
@@ -185,8 +186,8 @@ def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
     """Return the calls of an approval request, also of one that LangChain's middleware made.
 
-    A request without `call_ids` gives the calls the ids "1", "2" and so on. A call whose review names no decisions
-    allows every decision.
+    A request without `call_ids` gives the calls the ids "1", "2" and so on. The review of a call is the one at its
+    place or, if that has another name, the first with its name; without decisions there, every decision is allowed.
     """
     actions, configs = request["action_requests"], request["review_configs"]
     # Interfaces address calls by id, so calls without ids get numbers.

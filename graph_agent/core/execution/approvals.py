@@ -127,6 +127,7 @@ async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str
 
     A replacement that needs no approval may run. One that needs approval may run only if it is of the same tool as the
     planned call and that call needed approval, too, so that a person has seen it. An equal call is always permitted.
+    Always None without an approval policy.
 
     Args:
         task: The node's task that runs the planned call.
@@ -193,7 +194,9 @@ def _call_of(held: HeldCall) -> Call:
 
 
 def _held(call: Call, review: Review) -> HeldCall:
-    """Return a call as it appears in an approval request, with the decisions and the description of its review."""
+    """Return a call as it appears in an approval request, with the decisions and the description of its review, and
+    `origins` and `tainted` if traced.
+    """
     held: HeldCall = {
         "id": call["id"],
         "name": call["name"],
@@ -230,7 +233,11 @@ def with_uncertain_calls(held: Sequence[HeldCall], events: Sequence[StoredEvent]
 
 
 def _uncertain(events: Sequence[StoredEvent]) -> dict[str, str]:
-    """Return fingerprint → sentence about the newest call with an unknown outcome, for a session's events."""
+    """Return fingerprint → sentence about the newest call with an unknown outcome, for a session's events.
+
+    The outcome is unknown for the status `unknown`, and for a timed-out write. The sentence has the call's id and step,
+    and whether an earlier message asked for it.
+    """
     found: dict[str, str] = {}
     ids: set[str] = set()
     earlier = ""

@@ -107,7 +107,8 @@ def delegation_update(
 
     If the delegate asks a person, the update stores the delegate's waiting task, progress and usage, and has no result.
     Otherwise it has the result message for the model, shortened to the limits, and the result event with the full
-    content. Content of an untrusted delegate is fenced in the message.
+    content. Content of an untrusted delegate is fenced in the message. An answer that the delegate could not use marks
+    its waiting task as `refused`.
 
     Args:
         call: The delegation's call.
@@ -271,8 +272,8 @@ async def run_delegate(
     """Run one attempt of a delegation, or resume the delegate's task that waits for a person, and return the result.
 
     The delegate is not called, and a result describes why, if the call's arguments do not fit (`invalid`), the
-    delegation depth is used up (`skipped`), or the delegate cannot resume a task (`error`). Exceptions of the delegate
-    are raised.
+    delegation depth is used up (`skipped`), or the delegate cannot resume a task (`error`). Checked in this order.
+    Exceptions of the delegate are raised.
 
     Args:
         task: The node's task of this call.

@@ -331,7 +331,8 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     """Return the agent's dependencies with the client tools, instructions and response schema that a run's context
     adds.
 
-    If the context adds none of these, `deps` itself is returned. Runs with equal additions share one cached object.
+    If the context adds none of these, `deps` itself is returned. Runs with equal additions share one cached object; old
+    ones are dropped from a full cache.
 
     Args:
         deps: The agent's dependencies.
@@ -364,6 +365,9 @@ def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
 
 def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
     """Return a copy of the dependencies with a context's client tools, instructions and response schema.
+
+    Instructions follow the agent's own prompt; the context's response schema replaces the agent's. Client tools of
+    earlier calls that the context lacks are removed, unless the agent has no other tools.
 
     Raises:
         ConfigError: A client tool has the name of another tool, or the response schema is invalid.

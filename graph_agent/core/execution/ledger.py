@@ -113,7 +113,8 @@ async def may_start(task: Task, call: Call) -> bool:
     """Whether a call that may write can run now; False if an earlier run may have started it.
 
     A call planned in this run can always start. A call that continues with a person's answer can run once for each
-    answer: a note of the answer is stored before True is returned.
+    answer: a note of the answer is stored before True is returned. With no note of it and a stored run that may have
+    begun it, the result is False.
     """
     # No earlier run can have started a call that this run has planned.
     if call["id"] in task.run.calls.planned:
@@ -141,7 +142,8 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
     Without a new answer it may, since it only repeats its question.
 
     With a new answer, a note is stored that this run continues with it. If an earlier run stored such a note, False is
-    returned, since how far that run got is unknown.
+    returned, since how far that run got is unknown. The number of answers that the task continues with is also kept in
+    the run.
     """
     answers = count_resume_values(task.config)
     if answers <= recovery.answer_counts.get(task.id, 0):
@@ -344,7 +346,8 @@ def is_own_field(channel: str) -> bool:
 
 
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
-    """Return the calls that had finished when a run stopped, as call id → state writes of the call's task.
+    """Return the calls that had finished when a run stopped, as call id → `(field, value)` writes of the call's task to
+    the fields of a result and of the agent's `state_schema`.
 
     Args:
         pending: Pending writes of a checkpoint. Writes of a person's edit are ignored.

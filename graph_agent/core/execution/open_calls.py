@@ -90,7 +90,8 @@ class CurrentWave:
 def current_wave(state: Mapping[str, Any]) -> CurrentWave:
     """Compute the unfinished calls of the newest plan, by comparing the plan with the messages.
 
-    Older history is not read.
+    Older history is not read. A call that a person changed or added is open and, in a structured plan, waits for the
+    calls that its references name. Of a wave without a structured plan, every open call can run.
 
     Args:
         state: A mapping with the fields of `FIELDS`; each may be missing.
@@ -168,6 +169,8 @@ def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict
 def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> bool:
     """Whether a call of the message equals the planned one, possibly after references in it are replaced by results.
 
+    False for another name, arguments with a `fault`, and a reference that cannot be resolved.
+
     Args:
         call: The call as the message has it.
         known: The planned call.
@@ -211,7 +214,7 @@ async def settle(
 
     A result in another place is moved; one without a call is dropped, with a `warning` event. The added results are:
     - the stored one for a call that had finished when the run stopped; it is read from that checkpoint's pending writes
-    - `skipped` for a call that never started
+    - `skipped` for a call of the newest message that never started, or that waits for a person's decision
     - `unknown` for any other call, as it may have run; also for a call of a wave that a person went back to in time,
       because the branch that was left may have run it
 
@@ -383,7 +386,8 @@ async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple |
 
     None without one, or without a checkpointer.
 
-    The search goes back over the checkpoints of inputs that were stored without running.
+    The search goes back over the checkpoints of inputs that were stored without running. Under `durability="exit"`,
+    that is the newest stored checkpoint. If a person's edit left no call to run, it is the edit.
 
     Args:
         task: The task of the node `plan`.

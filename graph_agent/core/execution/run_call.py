@@ -91,7 +91,8 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
     Returns:
         The call to run. If there is nothing to run, the task's state update instead: with the stored writes of a call
         that had finished, the answer that a person wrote, an `unknown` result of a call that may have run before, or
-        only `wave_finished` for a call that was removed or waits for a decision.
+            only `wave_finished` for a call that was removed, waits for a decision, or was edited to become a delegation
+            or a tool call in place of the other.
 
     Raises:
         InputError: The task was created by another graph, whose thread this agent continues.
@@ -239,6 +240,8 @@ class CallTimer:
 async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult, list[StoredEvent]]:
     """Run a tool call through the middleware, or refuse it. An error of the tool becomes a result, too.
 
+    State writes of the tool are checked against those of the wave's earlier calls; a conflict gives an error result.
+
     Args:
         task: The call's task.
         call: The call; one with a `fault` does not run, and the fault becomes the result.
@@ -266,7 +269,8 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
     """Run a call through the agent's tool-call middleware, and return the output of the outermost one.
 
     Without middleware, the tool runs directly. If middleware changed the call, or provides a tool of its own that is
-    marked `approve`, and this needs an approval that was not given, the result has the status `denied`.
+    marked `approve`, and this needs an approval that was not given, the result has the status `denied`. A question to a
+    person (`GraphBubbleUp`) passes through.
 
     Args:
         task: The call's task.
@@ -309,8 +313,9 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     """Run one tool call, with the tool's retries and time limit. An exception of the tool becomes an error result.
 
     So one failing call does not end the other calls of the wave. Arguments that do not fit give the status `invalid`; a
-    write that was cut off gives `unknown`, unless a timeout did so. Failures are logged. A client tool interrupts the
-    graph instead of running.
+    write that was cut off gives `unknown`, unless a timeout did so; calls that were given up before the tool began give
+    `skipped`. `unknown` stays if a later attempt fails. Failures are logged. A client tool interrupts the graph instead
+    of running. If an equal call began early, its output is awaited and taken.
 
     Args:
         task: The call's task.
@@ -464,7 +469,8 @@ async def run_in_slot(
     """Run a call as soon as one of the wave's `max_parallel_calls` slots is free.
 
     A call that may write does not run if an earlier run may have started it. Before such a call runs, its start is
-    recorded if the ledger requires it. Before any call, this process's lock on the session is verified.
+    recorded if the ledger requires it. Before any call, this process's lock on the session is verified. The call is
+    recorded in the run as started.
 
     Args:
         task: The call's task.
@@ -521,7 +527,8 @@ async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> C
     """Return a call's result, or an error result if its state writes conflict with those of the wave's earlier calls.
 
     Only writes to fields of `state_schema` that have a reducer are checked: the reducer must accept them one after
-    another. Accepted writes are recorded in the run, so that later calls of the wave are compared with them.
+    another. Accepted writes are recorded in the run, so that later calls of the wave are compared with them. The writes
+    of calls that finished in an earlier run of the wave are read from the checkpoint.
     """
     own, run = task.deps.toolbox.own, task.run
     if not any(name in own.reduced for name, _ in output.writes):

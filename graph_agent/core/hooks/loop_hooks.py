@@ -151,7 +151,8 @@ class LoopHooks(Generic[R]):
     async def wrap(self, handler: SendRequest[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
         """Send a request and pass its reply to the hooks in order.
 
-        After a rerun, the new reply is passed to the first hook again.
+        After a rerun, the new reply is passed to the first hook again. A refused rerun is a warning, once for each
+        hook, and the hooks after it are asked. Each decision is reported as `rerun`, `replaced` or `ended`.
 
         Args:
             handler: Sends a request and returns the reply; called once, and once for each rerun.
@@ -192,6 +193,8 @@ class LoopHooks(Generic[R]):
 
     def _refusal(self, index: int, calls: str, reply: R, request: HookRequest) -> str | None:
         """Return why a hook may not rerun the model, as a clause for the warning; None if it may.
+
+        It may not after an equal set of calls, after `max_agentic_loops` reruns of the input, or at a limit.
 
         Args:
             index: Index of the hook.
@@ -234,7 +237,8 @@ class LoopHooks(Generic[R]):
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
         """Ask the hooks in order, and return the first decision that changes something.
 
-        None if no hook requests a change.
+        None if no hook requests a change. Of a reply without calls, only hooks that inspect answers are asked; of one
+        with calls, only those with reruns left.
 
         A hook that fails is skipped with a warning, or ends the input, by its `on_error`.
 

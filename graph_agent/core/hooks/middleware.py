@@ -208,7 +208,10 @@ def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[Admitted
 
 
 def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
-    """Return the parts of one middleware."""
+    """Return the parts of one middleware: its wraps and hooks, its tools, state schema and stream transformers.
+
+    `rewriting` is empty if it declares `rewrites_replies` itself, or only masks.
+    """
     rewriting = _rewriting(middleware)
     model, rewrites = _wrap(middleware, "model"), bool(rewriting)
     hooks = node_hooks(middleware, rewrites=rewrites)

@@ -108,6 +108,8 @@ class RequestPatch:
     def apply(self, request: HookRequest) -> HookRequest:
         """Return the request with the patch applied, as a new object; `request` is not changed.
 
+        Fields of the patch that are None keep the request's value; options are merged, and the patch's win.
+
         Raises:
             ValueError: One of `tools` cannot be converted to a tool schema.
         """

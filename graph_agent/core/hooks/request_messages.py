@@ -184,7 +184,8 @@ def _call_ids(message: AnyMessage) -> list[str | None]:
 def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Remove calls that have no result directly after their message, because providers refuse such a history.
 
-    A model message that has neither other calls nor text is removed. The given messages are not changed.
+    A model message that has neither other calls nor text is removed. A result counts only for the nearest model message
+    before it. The given messages are not changed.
     """
     kept: list[AnyMessage] = []
     answered: set[str] = set()

@@ -79,7 +79,8 @@ class ToolMiddleware:
         return self._wraps is not None
 
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
-        """Run a call through the middleware and return its output. An exception becomes an error output, and is logged.
+        """Run a call through the middleware and return its output. An exception of middleware becomes an error output,
+        and is logged; the tool's own exception, if it passes, the tool's error output.
 
         If middleware gives the output without running the tool, its status is `answered`, or `denied` if it is an
         error.

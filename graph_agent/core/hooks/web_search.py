@@ -87,7 +87,8 @@ class WebSearchInterception(LoopHook):
     async def _fulfil(self, call: Call) -> ToolMessage:
         """Run one search and return its result message.
 
-        It is an error result if the query is no text, or if the search fails.
+        It is an error result if the query is no text, if the search fails (which is logged), or if it returns an object
+        without a text. An empty result becomes `Nothing was found.`
         """
         query = call["arguments"].get("query")
         if not isinstance(query, str) or not query.strip():

@@ -138,7 +138,7 @@ class ModelMiddleware:
         """Send a request through the middleware, and return the reply that the outermost one returns.
 
         State updates of the middleware are written by `write_field`. Usage of replies that are not returned is
-        recorded; a reply that replaces the model's own is reported to the telemetry observer.
+        recorded; a reply that replaces the model's own, or comes without one, is recorded as `replaced`.
 
         Args:
             model: The model that the agent would ask.
@@ -197,7 +197,7 @@ class ModelMiddleware:
     ) -> AIMessage:
         """Pass an answer that needed no model call through the middleware that rewrites replies, and return the result.
 
-        Unchanged if there is no such middleware. No request is sent.
+        Unchanged if there is no such middleware. No request is sent; a changed text is recorded as `replaced`.
 
         Args:
             model: The model that the request names.
@@ -421,7 +421,8 @@ class _WrappedClient(ModelClient):
     def _client_for(self, wrapped: ModelRequest[Any], mode: Mode) -> ModelClient:
         """Return the client for a request after the middleware: one with its model, tools and options.
 
-        `self` if middleware changed none of these.
+        `self` if middleware changed none of these. Tools of a structured plan are not changed here, because its prompt
+        describes them.
         """
         options = {**wrapped.model_settings}
         if wrapped.tool_choice is not None:

@@ -267,7 +267,9 @@ class TextIndex:
 
     def _longest_part(self, tokens: Sequence[str]) -> Place | None:
         """Return the place of the longest part of a value in the texts, if it has more than half of the value's
-        characters. None if no part is that long. `tokens` are the tokens of the value."""
+        characters. None if no part is that long. Of equally long parts, that of the first author counts. `tokens` are
+        the tokens of the value.
+        """
         best, found = sum(map(len, tokens)) / 2, None
         for group in Author:
             for first, last, start in self._runs(group, tokens):

@@ -59,6 +59,8 @@ class Sources:
     def add_conversation(self, messages: Sequence[AnyMessage], system: str, handed: Sequence[str]) -> None:
         """Add what the model has read before the first event of the session.
 
+        Of passed-on messages, those of the model are untrusted, because they may quote outsiders.
+
         Args:
             messages: The history; added are messages that a delegating agent has passed on, and the untrusted parts of
                 tasks that a remote one has sent.
@@ -92,7 +94,11 @@ class Sources:
         self._read = count + len(new)
 
     def _add(self, entry: StoredEvent) -> None:
-        """Add the text of one event, by its type and author; other events are ignored."""
+        """Add the text of one event, by its type and author; other events are ignored.
+
+        The user's are messages, steering and the arguments of an edited call. Results of calls that never ran are left
+        out, and results of a provider's own tools are untrusted.
+        """
         match entry["type"]:
             case "user_message" | "steering":
                 self.index.add(OWN, text_of(entry["content"]))
@@ -123,7 +129,7 @@ class Sources:
     def _add_result(self, entry: StoredEvent) -> None:
         """Add the fields of a result, each trusted or not by the marks of its tool.
 
-        A result that a reviewer wrote is the user's.
+        A result that a reviewer wrote is the user's. Tools that only repeat other results are left out.
         """
         name = call_name(entry) or delegation_name(str(entry.get("target", "")))
         if name in _REPEATED:

@@ -39,7 +39,8 @@ def _canonical(token: str) -> str:
 def leaf_values(value: Any, *, names: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield the texts and numbers in plain JSON, each with its path, such as `emails[0].sender`.
 
-    The path of the value itself is empty. At most `MOST_LEAVES` are yielded.
+    The path of the value itself is empty. At most `MOST_LEAVES` are yielded, or more by the names of one object.
+    Booleans and null are left out.
 
     Args:
         value: Plain JSON.

@@ -35,7 +35,8 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
     `tainted`.
 
     A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value comes from
-    text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched and count as untrusted in a sink.
+    text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched: the first of them in a sink counts
+    as untrusted, and the others get no origin. The task of a delegation also gets its untrusted `parts`.
 
     Args:
         sources: The texts that the model has read.
@@ -74,7 +75,7 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
     value.
 
     A value that combines a reference with other text is untrusted if the referenced result is. A value that the user
-    wrote, too, is trusted.
+    wrote, too, is trusted. A value that an earlier call had from untrusted text is untrusted, too.
 
     Args:
         sources: The texts that the model has read.
@@ -120,7 +121,8 @@ def _referenced(sources: Sources, text: str) -> Iterator[tuple[ArgumentOrigin, b
 def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
     """Return the origin of a value by the place where it was found.
 
-    Kind `model` for None, because nothing that was read has it.
+    Kind `model` for None, because nothing that was read has it. `how` is `field` for a whole field, else `prose`; a
+    whole field of an untrusted result is untrusted only if its tool declares that field.
 
     Args:
         place: The place; None if the value was not found.

@@ -118,7 +118,8 @@ class EarlyCalls:
         """Cancel the early calls that a plan does not have; of equal ones, as many stay as the plan has.
 
         The arguments of a call with needs are not known yet, so all early calls of its tool stay. A call that runs
-        after one that may write takes no early result.
+        after one that may write takes no early result: the ids of such calls are recorded, and early calls for them are
+        cancelled.
 
         Args:
             calls: The calls of the plan, each after those it needs.
@@ -248,7 +249,8 @@ class EarlyCall:
     async def output(self, given: ReturnValue, run: Callable[[], Awaitable[Any]], write: Callable[[Any], None]) -> Any:
         """Wait for the end of the early call, and return the tool's output for the plan's call that has taken it.
 
-        If the early call failed or was cancelled, the call is run again by `run`.
+        If the early call failed or was cancelled, it counts as dropped, and the call is run again by `run`. Otherwise
+        it counts as used, `times` is set, and a tool message gets the id of the plan's call.
 
         Args:
             given: Receives the value that the tool has returned.

@@ -84,7 +84,9 @@ class LearnedCalls:
 
     async def _read(self, wave: Sequence[StoredEvent]) -> None:
         """Count the calls of a wave as followers of the wave before it, and add its successful results to the known
-        values. Calls that waited for others of the same wave are not counted."""
+        values. Calls that waited for others of the same wave are not counted. The names of the tools that succeeded
+        become the context of the next wave.
+        """
         waits = {call["id"] for entry in wave if entry["type"] == "plan" for call in entry["calls"] if "needs" in call}
         # A call that waited has values of the same wave, which cannot be known before it.
         made = [entry for entry in wave if entry["type"] == "tool_call" and entry["id"] not in waits]
@@ -122,7 +124,7 @@ class LearnedCalls:
     def _shape(self, arguments: Any) -> Any:
         """Return arguments with each value replaced by the place where it stands in the input, or marked as constant.
 
-        `_NO_SHAPE` for too many or too long values.
+        `_NO_SHAPE` for too many values, or for a constant text that is too long.
         """
         count = itertools.count()
 

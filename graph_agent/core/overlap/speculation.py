@@ -180,7 +180,8 @@ class Speculation:
 def speculation_of(config: RunnableConfig, loop: LoopState, budget: SpeculationBudget) -> Speculation:
     """Return the `Speculation` of a run's current input.
 
-    The first call for an input makes it and ends that of the last one.
+    The first call for an input makes it and ends that of the last one. Calls that were counted before a crash or in
+    another process are read from the events.
 
     Args:
         config: The config of a task of the run.

@@ -57,7 +57,11 @@ class StreamedCalls:
         """Index of the native call that arrives."""
 
     def receive(self, message: BaseMessage) -> None:
-        """Read the next chunk."""
+        """Read the next chunk, and pass each call that it completes to the receiver.
+
+        Native calls are read in every mode; calls in the text in mode `text`, and those of a structured plan, in the
+        text or in the arguments of the plan tool, in mode `wave`. Messages other than chunks are ignored.
+        """
         if not isinstance(message, AIMessageChunk):
             return
         text = "" if self._mode == "native" else message_text(message)
@@ -79,7 +83,9 @@ class StreamedCalls:
                 self._receiver.receive(checked_call(native.id, native.name, arguments))
 
     def _read_plan(self, reader: StreamedObjects, text: str) -> None:
-        """Read the next piece of a structured plan."""
+        """Read the next piece of a structured plan, and pass on each call that it completes; entries of another form
+        are skipped.
+        """
         for planned in reader.feed(text):
             id_, tool, arguments, needs = (planned.get(name) for name in ("id", "tool", "args", "needs"))
             arguments = {} if arguments is None else arguments

@@ -61,7 +61,8 @@ class ValueReferences:
     def add_text(self, text: str, *source: str) -> None:
         """Add a text, and the email addresses, dates, quotes, ids, numbers and names in its begin, as values.
 
-        `source` is the first part of their references. A text of `MOST_TEXT_CHARS` or more is not a value itself.
+        `source` is the first part of their references. A text of `MOST_TEXT_CHARS` or more is not a value itself. A
+        number is added as text and as number; a name at the begin of a sentence is left out.
         """
         text = text[:MOST_TEXT_CHARS]
         if text and len(text) < MOST_TEXT_CHARS:
@@ -110,7 +111,8 @@ class ValueReferences:
         return self._places.get(_key(value)) if _is_named(value) else None
 
     def values_at(self, reference: Reference) -> list[Any]:
-        """Return the values at a place; several, up to `MOST_EXPANDED`, for a reference to every element of a list.
+        """Return the values at a place; several, up to `MOST_EXPANDED`, for a reference to every element of a list, up
+        to the first element without a value.
 
         Empty if no value stands there.
         """
@@ -125,7 +127,10 @@ class ValueReferences:
         return found
 
     def _add(self, source: Reference, place: Reference, value: Any) -> None:
-        """Record a value at a place in a source, unless it cannot be named or the source has too many values."""
+        """Record a value at a place in a source, unless it cannot be named or the source has too many values.
+
+        A value at several places is found at the first of one source, and at the newest source.
+        """
         own = self._of_source.setdefault(source, [])
         if not _is_named(value) or len(own) >= MOST_VALUES:
             return
@@ -172,7 +177,8 @@ def _key(value: Any) -> str:
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of each text, number and other single value in plain JSON, those of few levels first.
+    """Yield the path, such as `a.b[0]`, and value of each text, number and other single value in plain JSON, those of
+    few levels first.
 
     Stops after `MOST_VALUES` objects, lists and values.
     """

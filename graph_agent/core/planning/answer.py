@@ -135,7 +135,8 @@ class AnswerUpdate:
     async def _accept_planned(self) -> bool:
         """If planning or a hook has produced the answer, put it in `answer`. Returns whether there is one.
 
-        An answer that hooks composed is also streamed, unless the reader has received it.
+        An answer that hooks composed is also streamed, unless the reader has received it. An answer counts only if
+        planning was completed, unless hooks composed it.
         """
         planned = self.outcome.get("draft") if self.reason == "completed" else None
         if "composed" not in self.outcome:
@@ -234,8 +235,9 @@ class AnswerUpdate:
     async def _send(self, work: AnswerWork, sentence: str) -> None:
         """Prepare the requests, await the work, and take over its events, usage and loop state.
 
-        A refusal of the model becomes the answer. A used-up budget gives an answer without a model. Any other error of
-        a model sets `error`.
+        A refusal of the model becomes the answer, after the sentence. A used-up budget gives an answer without a model.
+        Any other exception sets `error`, and `partial` to the text streamed so far. The reason of a limit that ended
+        planning stays.
 
         Args:
             work: Sends the requests, and sets `answer`.
@@ -287,14 +289,20 @@ class AnswerUpdate:
             del outcome  # as in `Outcome.result`
 
     async def _compose(self, exchange: Exchange, sentence: str) -> None:
-        """Ask for an answer in free text. If it is empty, ask once more; if it is empty again, set `error`.
+        """Ask for an answer in free text. If it is empty, ask once more without tools; if it is empty again, set
+        `error`.
 
-        The second request is not sent if a budget is used up, or if planning had an empty answer already.
+        If planning had an empty answer already, there is no second request. If a budget is used up, the answer is the
+        sentence about it and a list of the work done. If no model answers below a streamed sentence, `error` and
+        `partial` are set.
 
         Args:
             exchange: Sends the requests.
             sentence: The fixed sentence that begins the answer. It is streamed first, unless guards must see the whole
                 answer.
+
+        Raises:
+            UserError: The program's configuration or input is at fault.
         """
         id_, streamed = None, ""
         if sentence and not self.deps.guarded:
@@ -335,7 +343,8 @@ class AnswerUpdate:
         """Ask the model for an answer that fits the response format, and set `structured`.
 
         Set `error` if no repair makes it fit. `sentence` is a text to put before the answer, e.g. about a limit; empty
-        for none.
+        for none. If middleware or hooks change the answer, it is parsed again. If a budget forbids a repair, the answer
+        is a sentence and a list of the work done.
         """
         assert self.deps.response is not None
         answered = await ask_for_structure(
@@ -415,7 +424,8 @@ class AnswerUpdate:
     def _cut_short(self) -> None:
         """After an abort or the deadline, answer with the text streamed so far and a sentence about the stop.
 
-        If nothing was streamed, the answer is the sentence and a list of the work done.
+        If nothing was streamed, the answer is the sentence and a list of the work done. The stop reason is `aborted`,
+        the limit that had ended planning, or else `deadline`. There is no structured response.
         """
         if self.active_run.stop.aborted:
             self.reason = "aborted"
@@ -491,6 +501,7 @@ class AnswerUpdate:
         """Answer with a report of the failure for the user, which is streamed after the partial answer.
 
         If the input failed and `on_failure` is `raise`, the exception is stored in the run, which raises it at its end.
+        There is no structured response.
         """
         kind, text = error["kind"], error["message"]
         failed = self.reason == "failed"
@@ -526,7 +537,8 @@ class AnswerUpdate:
         """Return the state update that ends the input: the answer, its event, status and stop reason.
 
         First extracts facts about the user for the agent's memory, if it does so and the input was completed within its
-        budget.
+        budget. Ends calls that began early and are not used. A structured response that middleware wrote counts if the
+        model gave none.
         """
         status = STATUS_OF[self.reason].value
         if self.active_run.speculation is not None:

@@ -36,7 +36,8 @@ async def ask_for_answer(
 ) -> AIMessage:
     """Ask the model for the answer, and return the reply with only the answer as text, which may be empty.
 
-    Calls, invented results and planning markup in the reply are removed from the text.
+    Calls, invented results and planning markup in the reply are removed from the text. With a schema, the text stays
+    whole if the shortened one fits the schema no better.
 
     Args:
         exchange: Sends the request, and counts its usage.
@@ -81,7 +82,8 @@ async def ask_for_answer(
 async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMessage, Exception | None]:
     """Ask for an answer that follows a fixed sentence. The reader receives both as one streamed message.
 
-    A refusal does not raise: its text is added to the message, and a `warning` event is recorded.
+    A refusal, also by a provider's content filter, does not raise: its text is added to the message, and a `warning`
+    event is recorded. After another failure, the next request goes on below the same sentence if a change may help.
 
     Args:
         exchange: Sends the exchange's own next request, and counts its usage.

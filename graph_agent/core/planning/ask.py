@@ -41,7 +41,8 @@ async def plan_once(
     """Send one planning request, and return the plan parsed from the reply: calls to run, or an answer.
 
     If the provider pauses its turn (`pause_turn`), the request is continued up to `MOST_PAUSES` times, unless a limit
-    forbids it; the parts become one message. Usage, warnings and events go to the exchange.
+    forbids it; the parts become one message. A call of a native or text plan whose id the session has already gets
+    another one. Usage, warnings and events go to the exchange.
 
     Args:
         exchange: Sends the requests of the pass.
@@ -76,9 +77,9 @@ async def plan_once(
 async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool) -> Planned:
     """Send one planning request and return its plan, without continuing a paused turn. Adds its usage to the exchange.
 
-    With the setting `candidates` above 1, the request is sent that often and one plan is chosen. With
-    `dispatch="streamed"`, calls may begin while the reply is still arriving. Parameters and errors are those of
-    `plan_once`.
+    A plan that was predicted while the wave ran replaces the request, unless there is a `tail`. With the setting
+    `candidates` above 1, the request is sent that often and one plan is chosen. With `dispatch="streamed"`, calls may
+    begin while the reply is still arriving. Parameters and errors are those of `plan_once`.
     """
 
     overlap = None
@@ -117,7 +118,9 @@ def _ask_several(
     request: NextRequest,
     stream: StreamWatch,
 ) -> Awaitable[Planned]:
-    """Send the requests of all candidates at once, and return the plan that is chosen; see `candidates`."""
+    """Send the requests of all candidates at once, and return the plan that is chosen; see `candidates`. Nothing is
+    streamed.
+    """
     # Imported here: few agents plan by several requests.
     from graph_agent.core.planning.candidates import ask_candidates
 

@@ -51,8 +51,8 @@ async def ask_candidates(
 ) -> Planned:
     """Send the requests of all candidates at once, and return the plan that is chosen.
 
-    The returned plan records all candidates for the `plan` event. Candidates that fail drop out. Requests that cannot
-    change the choice any more are cancelled.
+    The returned plan records all candidates for the `plan` event. Candidates that fail drop out, and are logged.
+    Requests that cannot change the choice any more are cancelled.
 
     Args:
         request: The request, whose settings have the candidates.

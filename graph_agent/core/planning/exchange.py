@@ -119,7 +119,7 @@ class Exchange:
         """Await work that sends requests through this exchange, and return what happened in them. Never raises.
 
         So no usage and no event is lost if the work fails or is cancelled; `Outcome.result` raises that exception
-        later.
+        later. The loop state gets the recorded model calls.
         """
         reply, failure = None, None
         try:
@@ -179,8 +179,9 @@ class Exchange:
             visibility: Builds the filter that holds back parts of the reply from the reader.
 
         Raises:
-            RefusedError: The model or its provider refused; the error's message is the answer.
-            PlanningError: A structured plan is still invalid after its repair.
+            RefusedError: The model refused, or the provider's error is a content filter, which gives a fixed answer;
+                the error's message is the answer. A warning is recorded, and nothing is sent again.
+            PlanningError: A structured plan is still invalid after its repair; nothing is sent again.
             Exception: The error of the last provider.
         """
         with self.metered(purpose):
@@ -242,7 +243,12 @@ class Exchange:
             self.count_extra(extra, purpose)
 
     def count_extra(self, extra: ExtraUsage, purpose: Purpose) -> None:
-        """Record what happened in requests apart from their replies; see `metered`."""
+        """Record what the requests of a block left in `extra`, apart from their replies: model calls, events, a cut-off
+        reply.
+
+        Replies that a hook or middleware requested itself count as usage; requests that middleware answered without the
+        model are subtracted from `model_calls`.
+        """
         self.cut_off = extra.cut_off
         if extra.timed:
             self._record_model_calls(extra.timed, purpose)
@@ -275,7 +281,8 @@ class Exchange:
         self.usage = add_usage(self.usage, usage_of(reply, self.request.settings.prices))
 
     def count(self, usage: Usage, last: UsageMetadata | None) -> None:
-        """Add usage. If the newest request nearly filled the model's context window, warn about that once per input.
+        """Add usage. If the newest request nearly filled the model's context window, warn about that once per input,
+        unless old messages are summarized.
 
         Args:
             usage: The usage.
@@ -351,7 +358,8 @@ class Exchange:
         *,
         plans: bool,
     ) -> None:
-        """Record what a loop hook or middleware did, as a `hook` event.
+        """Record what a loop hook or middleware did, as a `hook` event with `name`, `action`, and `reply`, `calls` and
+        `messages` where there are any.
 
         Args:
             name: The hook's name.

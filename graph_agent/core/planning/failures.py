@@ -59,13 +59,14 @@ def error_event(step: int, kind: str, message: str, *, advises: bool = False, hi
 def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
     """Log the exception that ended an input, and return its `error` event.
 
-    The kind depends on the exception: `planning`, the kind of a hook's error, `code` for an exception of the program's
-    own functions, or the class of a model's error.
+    The kind is `planning` for an invalid plan, that of a hook's error, `code` for an exception of the program's own
+    functions, or else the class of a model's error. A hook's error with a cause has been logged already. The event
+    quotes less of a provider's text than the log.
 
     Args:
         error: The exception that a request to the model raised.
         step: Number of the plan.
-        request: Text that names the request; it begins the log message.
+        request: Text that names the request; it begins the log message of a model's error.
     """
     # The faults of a plan are for the developer to read, and need no traceback.
     if isinstance(error, PlanningError):

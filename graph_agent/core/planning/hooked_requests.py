@@ -79,6 +79,8 @@ async def request_plan(
 ) -> Planned:
     """Ask for the next wave, after `prepare`, and return the plan of the reply as the loop hooks leave it.
 
+    Warns if a required tool is withheld. Does not stream the rest of the reply after hooks replaced it.
+
     Args:
         exchange: The requests of the pass.
         stored: The events of the session.
@@ -163,6 +165,9 @@ def _record_native_call(exchange: Exchange) -> None:
 
 async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
     """Send a request through the loop hooks, which may have it sent again with changes. Returns the final plan.
+
+    If a hook ends the input, the plan has no calls, and the hook's own answer, if it gave one, replaces the text; one
+    that does not fit the response format adds a `warning` event.
 
     Args:
         exchange: Sends the requests of the pass.

@@ -37,8 +37,9 @@ def hold_reply(update: PlanUpdate) -> None:
     """Put the reply of a planning request into the history, and hold its calls back until the middleware hooks have
     run.
 
-    Its id is stored as `reply_id` in the loop state. The closing remark of planning, which is no part of the
-    conversation, is stored as a hidden message, which `plan` removes again.
+    Its id is stored as `reply_id` in the loop state; that is empty if there is nothing for the hooks: after a failure
+    or a limit, or if no model was asked. Ready calls become waiting ones. The closing remark of planning, which is no
+    part of the conversation, is stored as a hidden message, which `plan` removes again.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""
@@ -141,6 +142,8 @@ def apply_hooks(update: PlanUpdate) -> None:
 
     Its calls become the waiting calls, or its text the answer. A jump to `model` discards both and leads to another
     plan; a jump to `end` skips the calls and ends the input. Calls that a hook answered or removed get their results.
+    After a limit, a jump to `model` has no effect; after a failure, nothing is done. An answer that is asked for again
+    counts as a step, so that the limit of steps ends it.
     """
     jump, loop = update.state.get("jump_to"), update.loop
     asked = loop.pop("reply_id", "")
@@ -196,6 +199,9 @@ def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
 def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) -> None:
     """Make the open calls of the reply the waiting calls, and record the results of those that hooks answered or
     removed.
+
+    A call whose name or arguments a hook changed, or that a hook added, becomes a new waiting call. The number of
+    waiting calls is limited as for any wave.
 
     Args:
         update: The pass through `plan`, which is changed.

@@ -98,7 +98,12 @@ class NextRequest:
     """Whether the chain has another model that can be asked if this one stays unavailable."""
 
     def __post_init__(self) -> None:
-        """Compute the derived fields from the loop state and the request of a hook."""
+        """Compute the derived fields from the loop state and the request of a hook.
+
+        The model is the hook's, if it names one, or else the fallback that the loop state has reached; a hook's model
+        has no fallback and no window. The mode is `text` instead of `native` if `in_text` is set, or if this session
+        has learned that the model takes no tools. Withheld tools are removed from `deps`.
+        """
         agent, chain, of_hook, loop = self.agent, self.chain, self.of_hook, self.loop
         # A resumed run may bring fewer fallbacks than the one that was interrupted.
         index = min(loop.get("recovery", {}).get("fallback", 0), len(chain) - 1)
@@ -180,10 +185,11 @@ class NextRequest:
 
     @cached_property
     def history(self) -> Sequence[AnyMessage]:
-        """The conversation as the request sends it: with hooks' messages and facts added, results rewritten, the older
-        part summarized or left out.
+        """The conversation as the request sends it; for a hook's request, the messages of that request.
 
-        For a hook's request, the messages of that request.
+        Applied in this order: messages of hooks and recalled facts are added, results are rewritten by hooks, the older
+        part is replaced by a summary, or else by a note, and results are cut. After a shortening, a note repeats marked
+        results.
         """
         if self.of_hook is not None:
             return self.of_hook.request.messages

@@ -79,7 +79,11 @@ class PlanningOverlap:
         )
 
     async def predicted(self, exchange: Exchange) -> Planned | None:
-        """Return the plan that was predicted while the wave ran; None if there is none, or it cannot be taken."""
+        """Return the plan that was predicted while the wave ran; None if there is none, it cannot be taken, or
+        `predict` is not True.
+
+        Early calls that the plan does not have are dropped.
+        """
         request = self._request
         if request.settings.predict is not True:
             return None
@@ -95,7 +99,8 @@ class PlanningOverlap:
         return planned
 
     async def during(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan, while calls begin; those that it does not have are dropped.
+        """Await the plan, while calls begin that are likely (if `predict` is set) or streamed; those that it does not
+        have are dropped.
 
         Raises:
             BaseException: What `sent` raises.
@@ -118,7 +123,10 @@ class PlanningOverlap:
         return planned
 
     async def _planned(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan; if one reply streams, its calls begin as soon as each is complete."""
+        """Await the plan; if one reply streams, its calls begin as soon as each is complete.
+
+        Early calls that the plan does not have are dropped; all of them if the request raises.
+        """
         request, toolbox = self._request, self._request.deps.toolbox
         if self.streams and request.settings.candidates == 1:
             dispatch = StreamedDispatch(

@@ -152,6 +152,7 @@ async def apply_edits(update: PlanUpdate) -> None:
 
     That is decisions on approvals, edited, removed, answered and added calls, and added user messages, which count as
     steering. Delegates whose call got a result otherwise are withdrawn. Does nothing if this run has planned the wave.
+    If the session is not running, the person has begun an input: counters are reset, and the status becomes `running`.
     """
     ready = update.state.get("ready", [])
     if (
@@ -188,6 +189,9 @@ async def apply_edits(update: PlanUpdate) -> None:
 async def continue_after_edit(update: PlanUpdate) -> bool:
     """Continue the present input after a person's edit (`update_state`) that led directly to `plan`.
 
+    Open calls are queued, and waiting delegates withdrawn. An answer that replaced the plan ends planning; an emptied
+    plan is removed from the history, so that the model is asked again.
+
     Returns:
         False if there is no such input: it has ended, has no plan yet, or a new user message begins another. Edits are
         recorded in any case.
@@ -215,7 +219,10 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
 
 async def _record_edits(update: PlanUpdate) -> None:
     """Add events for calls that a person answered or removed, and rewrite an edited message so that providers accept
-    it."""
+    it.
+
+    Does nothing if no planned call is left that an edit could have changed.
+    """
     wave_finished = bool(update.state.get("wave_finished"))
     if not (wave_finished or update.state.get("ready") or update.loop["waiting"]):
         return  # no planned call is left that an edit could have changed, as at the begin of most inputs

@@ -98,6 +98,8 @@ class Predictions:
     def note(self, task: Task, call: Call, update: Sequence[tuple[str, Any]]) -> None:
         """Take note of the update of a call; predict the next plan if only one call of the wave has no result.
 
+        An update without exactly one result, such as that of a waiting delegate, is ignored.
+
         Args:
             task: The task of the call.
             call: The call.
@@ -143,7 +145,12 @@ class _Result:
 
 
 def _may_predict(task: Task) -> bool:
-    """Whether a request for the next plan may be sent before the wave has ended."""
+    """Whether a request for the next plan may be sent before the wave has ended.
+
+    Only structured planning by the agent's own planner is predicted, without hooks, middleware, candidates and plan
+    cache. Not if calls wait, the conversation is shortened, the run is aborted, or a limit or budget forbids another
+    plan.
+    """
     deps, loop, settings = task.deps, task.loop, task.settings
     is_seen = deps.hooks or deps.hook_set or deps.whole_replies or type(deps.planner) is not StructuredPlanner
     if is_seen or deps.mode(settings) != "wave" or settings.candidates != 1 or deps.caches_plans(settings):
@@ -192,7 +199,10 @@ class _Prediction:
 
     async def end(self, exchange: Exchange, request: NextRequest) -> Planned | None:
         """Return the plan if it is that of a request; None if it is not. A request that still runs is cancelled: it
-        would end no sooner than one that has all results."""
+        would end no sooner than one that has all results.
+
+        The usage of the request is counted in any case; the prediction is recorded as used or dropped.
+        """
         is_open = self._speculation.take(self)
         self._asked.cancel()
         # A cancelled request records what it has used.
@@ -228,7 +238,10 @@ class _Prediction:
         )
 
     async def _plan(self) -> Planned | None:
-        """Ask for the plan, and begin its reading calls; None if it is not one that can be taken."""
+        """Ask for the plan after a wait of `LEAST_LEAD_S`, and begin its reading calls.
+
+        None if the speculation budget has no room, the run is aborted, or the plan cannot be taken.
+        """
         await asyncio.sleep(LEAST_LEAD_S)
         if not self._speculation.has_room() or self._task.run.stop.aborted:
             return None
@@ -260,7 +273,11 @@ class _Prediction:
     def _read(
         self, request: NextRequest, reply: AIMessage, schema: type[PlanningResult], messages: Sequence[AnyMessage]
     ) -> Planned | None:
-        """Return the plan in a reply, and begin its reading calls; None if it is not one that can be taken."""
+        """Return the plan in a reply, and begin its reading calls, unless the pending call may write.
+
+        None for a refusal, an invalid plan, one that ends planning or has no calls, and one that needs the pending
+        result.
+        """
         earlier, settings, pending = request.earlier, request.settings, plan_id_of(self._pending)
         if refusal_text(reply, visible=False) is not None:
             return None

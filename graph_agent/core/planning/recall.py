@@ -36,7 +36,8 @@ _UNREAD = "The memory could not be read, so this answer uses no facts of earlier
 
 
 async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[str]) -> None:
-    """Look up facts about the caller for a new input, and store their ids in the loop state and in a `recall` event.
+    """Look up facts about the caller for a new input, and store their ids in the loop state and, if any were found, in
+    a `recall` event.
 
     Also stores the caller in the loop state. If the memory raises, a `warning` event is added, and the input continues
     without facts; so it does if the run is stopped meanwhile.

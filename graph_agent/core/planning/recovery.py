@@ -179,7 +179,8 @@ def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
 def options_warned(request: NextRequest) -> ChangedRequest:
     """Return the request with a warning about model options that the current model's class cannot send.
 
-    The warning is given once per input and model; without such options, there is none.
+    The warning is given once per input and model; without such options, there is none. Nothing but the warning changes:
+    the options are left out when the request is sent.
     """
     names = request.deps.client.unsupported_options(request.settings) if request.settings.model_options() else ()
     warned, name = request.loop.get("recovery", {}).get("unsupported", []), request.model.name

@@ -171,7 +171,10 @@ def read_reply(
     """Parse the calls of a reply. Calls written in the text count only in text mode, and only without structured calls.
 
     If the reply was cut off, or the arguments of streamed calls cannot be assigned to them, each call gets a `fault`,
-    so that none runs with incomplete arguments. Calls get unique ids.
+    so that none runs with incomplete arguments. Calls get unique ids. In text mode, the text ends before results or
+    turns that the model invented (`invented`: their number), and calls are removed from it. If the text holds a call
+    that cannot be parsed and no other, `unread` states why. A call that was cut off in the text becomes a call without
+    arguments and with a `fault`.
 
     Args:
         reply: The reply.
@@ -339,7 +342,8 @@ def _compact(text: str) -> str:
 def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
     """Return the text of the answer in a reply.
 
-    Empty if the reply is blank, the sentinel, only calls, or a plan without answer.
+    Empty if the reply is blank, the sentinel, only calls, or a plan without answer. Calls beside prose are removed only
+    if they cannot be parsed; a quoted or parsed call stays in the text.
 
     Args:
         reply: The reply to a request for the answer.

@@ -72,7 +72,7 @@ async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: 
     """Ask for a structured plan (a JSON object with all calls of a wave), and return it parsed.
 
     An invalid plan is sent back once with a list of its faults. The plan is taken from the plan cache if the agent has
-    one.
+    one. A call that repeats an example of the prompt gets a `fault`.
 
     Args:
         request: The request, in mode `wave`.
@@ -98,6 +98,8 @@ async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: 
 
 async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
     """Ask for a plan, and once more if it is invalid, without the cache.
+
+    A plan of status `continue` without calls and answer is invalid at the first attempt only.
 
     Args:
         request: The request, in mode `wave`.

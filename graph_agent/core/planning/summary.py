@@ -69,9 +69,9 @@ async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: 
     """Ask the model for a new summary of the older messages, if the next request would fill a given share of its
     window.
 
-    The share is the setting `summarize_at`. If the request for the summary fails, a `warning` event is added, and
-    requests of this input hold a note in place of the older part. Nothing happens if the window is unknown, or if too
-    little would be replaced to be worth a model call.
+    The share is the setting `summarize_at`. If the request for the summary fails or its reply is empty, a `warning`
+    event is added, and requests of this input hold a note in place of the older part. Nothing happens if the window is
+    unknown, or if too little would be replaced to be worth a model call.
 
     Args:
         exchange: Sends the requests of the pass; call this after `use_summary` and after hooks have rewritten the
@@ -252,6 +252,8 @@ def _use(
 ) -> None:
     """Record a summary: add its event, and make requests from now on show it in place of the older messages.
 
+    Cuts of results stay only for kept messages; a note in place of older messages is no longer needed.
+
     Args:
         exchange: Sends the requests of the pass; its next request is changed.
         text: The summary.
@@ -284,7 +286,8 @@ def _use(
 def _lines(message: AnyMessage) -> str:
     """Return a message as the request for a summary quotes it: role and text, each call, or a result.
 
-    Each is truncated.
+    Each is truncated. A note with a former summary is quoted as `Earlier summary`, a message without text as `[content
+    that is not text]`.
     """
     if is_note(message):
         return f"Earlier summary: {message.text}"

@@ -41,6 +41,10 @@ def apply_known_drop(exchange: Exchange) -> None:
 async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | None:
     """Return the sign in a native reply without calls that the model's server ignored the offered tools; None if none.
 
+    In order of precedence: `dropped` if the input tokens show it; None if the reply fits an enforced schema; `sentinel`
+    if the reply is only the sentinel, unless the model is known to take tools; a `WrittenCall` if the text ends in
+    calls.
+
     Args:
         exchange: Has sent the requests of the pass; the plan is the reply to the newest one.
         planned: The plan, before any work of the input.

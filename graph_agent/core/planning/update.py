@@ -243,7 +243,7 @@ class PlanUpdate:
         """Send the events of the pass so far to readers of the run's custom stream, before a model call delays their
         storage.
 
-        Nothing is sent unless such a reader has asked for early events.
+        Nothing is sent unless such a reader has asked for early events. The events are still stored with the update.
         """
         if not self.events:
             return
@@ -253,7 +253,9 @@ class PlanUpdate:
             self.task.runtime.stream_writer(EarlyEvents(len(self.state.get("events", ())), [*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:
-        """End planning if the run was aborted or a budget is used up; the waiting calls then get results.
+        """End planning if the run was aborted or a budget is used up; an abort has precedence.
+
+        The waiting calls, and those of delegates that wait for a person, then get `skipped` results.
 
         Returns:
             Whether planning ended.
@@ -328,6 +330,8 @@ class PlanUpdate:
     def select_waiting(self, wave: Sequence[StoredEvent]) -> Selection:
         """Divide the waiting calls into those that can run, can never run, or must wait for others.
 
+        Without a structured plan, all can run. A call that needs a removed call can never run.
+
         Args:
             wave: Events of the wave so far, which have the results.
         """
@@ -355,7 +359,8 @@ class PlanUpdate:
     def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] | None = None) -> None:
         """Make calls the ones that the next superstep runs, and announce them by events and progress.
 
-        If a call may write, the checkpoint before it is committed first.
+        If a call may write, the checkpoint before it is committed first. Also records the calls as planned by this run,
+        and whether they are entered in the effect ledger.
 
         Args:
             calls: The calls.
@@ -436,6 +441,8 @@ class PlanUpdate:
     def take(self, outcome: Outcome[T]) -> T:
         """Take over loop state, events and usage of the requests of this pass, and return what they returned.
 
+        State fields that middleware wrote meanwhile are stored in `extras` of the loop state.
+
         Raises:
             BaseException: The exception that ended the requests; a cancellation if an abort or the deadline stopped
                 them.
@@ -466,7 +473,8 @@ class PlanUpdate:
         self.changes["usage"] = usage
 
     def answer_directly(self) -> bool:
-        """End planning with the results of the wave as the answer, if all its tools have `return_direct` and succeeded.
+        """End planning with the results of the wave as the answer, if all its tools have `return_direct` and succeeded
+        and no call waits. Several results are joined by blank lines.
 
         Returns:
             Whether planning ended.
@@ -516,7 +524,7 @@ class PlanUpdate:
         self.stop("recursion_limit", self.task.config["recursion_limit"])
 
     def fail(self, error: StoredEvent, cause: Exception) -> None:
-        """End planning as failed; `finalize` reports the error to the user.
+        """End planning as failed; `finalize` reports the error to the user, after the text streamed so far.
 
         Args:
             error: The `error` event.

@@ -26,7 +26,8 @@ _DESCRIPTION = (
 def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
     """Return a list with the tool that waits until a background task ends or asks something.
 
-    Empty if no delegate supports background tasks.
+    Empty if no delegate supports background tasks. The tool returns how many tasks stopped within the given seconds; it
+    neither reads nor cancels them.
     """
     if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
         return []  # making a tool takes milliseconds

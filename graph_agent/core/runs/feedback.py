@@ -32,7 +32,8 @@ TITLE_CHARS = 200
 
 
 def noted_event(note: ControlMessage) -> StoredEvent | None:
-    """Convert a note of a kind in `NOTE_EVENTS` to its event, with the time of sending; None if its content is invalid.
+    """Convert a note of a kind in `NOTE_EVENTS` to its event, with the time of sending, `step` 0, and the note's key as
+    `id`; None if its content is invalid.
 
     The same note always gives the same event, so that readers can recognize it.
     """
@@ -55,7 +56,7 @@ def noted_event(note: ControlMessage) -> StoredEvent | None:
 def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
     """Return the event of a note as a list, and store its rating or title in `loop`.
 
-    An invalid note gives an empty list.
+    An invalid note gives an empty list. A `revocation` changes nothing in `loop`.
     """
     entry = noted_event(note)
     if entry is None:

@@ -130,8 +130,8 @@ async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
 async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
     """Read the inbox, process its aborts, and return the notes that are still to be processed.
 
-    Removes aborts from the inbox; the first reading of a run also removes the notes that the stored state has
-    processed, and clears `consumed_notes` of `loop`.
+    Aborts stop the run and are removed from the inbox; the first reading of a run also removes the notes that the
+    stored state has processed, and clears `consumed_notes` of `loop`.
     """
     notes = await inbox.read(run.identity.session_id)
     obsolete = run.stop.process_aborts(notes)
@@ -191,7 +191,7 @@ async def _reconfigure(
 
 
 def checked_fields(fields: Any) -> dict[str, Any]:
-    """Return changes of a session's configuration as plain JSON, without fields that are None.
+    """Return changes of a session's configuration as plain JSON, without fields that are None or not set.
 
     Args:
         fields: Mapping of a field of `AgentContext` → its value.

@@ -110,7 +110,8 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
     """Return the merged `configurable` of a run that starts inside another run.
 
     If both have a handle, the result has a new one. Its `parent` is the nearest known outer run; `run`, `readership`
-    and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
+    and `hides_nodes` are those of `given`; the other flags are set if either handle sets them. Without a handle in
+    `surrounding`, the handle of `given` stays.
 
     Args:
         surrounding: The `configurable` of the outer run.
@@ -287,9 +288,9 @@ class RunStop:
             seconds: Timeout; None for the time that remains until the input's deadline.
             contained: Whether the work ends by itself on a cancellation (see `await_within`), so that it needs no task.
 
-        Returns the work's result, also one of stopped work, unless `contained`. Raises `WorkStoppedError` if an abort
-        or the timeout stopped the work, `SessionLostError` if the session's lock was lost, and the work's own
-        exceptions.
+        Returns the work's result, also one of stopped work that ended in time, unless `contained`. Raises
+        `WorkStoppedError` if an abort or the timeout stopped the work, `SessionLostError` if the session's lock was
+        lost, and the work's own exceptions.
         """
         task: StartedTask[T] | None = None
         with _Interruptible(self, self.left_s if seconds is None else seconds) as scope:

@@ -30,6 +30,8 @@ def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> Stored
 def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
     """Return the `approval_decision` event of a person's decision.
 
+    `arguments` are present for an edit only, `edited_name` if it renames the call, `message` and `always` if given.
+
     Args:
         decided: The decision.
         step: Number of the plan.

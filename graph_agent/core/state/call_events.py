@@ -220,7 +220,8 @@ _PROGRESS = {"type", "step", "action", "target"}
 
 
 def is_progress(payload: Any) -> bool:
-    """Whether an object of the custom stream is a progress record of this package, by its keys and types.
+    """Whether an object of the custom stream is a progress record of this package: `type` `progress`, `step`, `action`,
+    `target`.
 
     A tool may write any object to that stream.
     """
@@ -289,7 +290,11 @@ class _Calls:
     ends)."""
 
     def add(self, events: Iterable[StoredEvent]) -> None:
-        """Read further events, which must follow those read before."""
+        """Read further events, which must follow those read before.
+
+        A user message or a first plan ends the input: its calls become earlier ones. Of calls with the same plan id,
+        the newest counts, with its result event.
+        """
         for entry in events:
             type_ = entry["type"]
             if type_ == "user_message" or (type_ == "plan" and entry["step"] <= 1):

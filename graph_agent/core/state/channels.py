@@ -230,6 +230,8 @@ def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
     """Replace each "remove all" in writes by an `Overwrite` with the messages after it, which the base channel
     supports.
 
+    Within a superstep, writes before the last removal are dropped, and all later ones are folded into one `Overwrite`.
+
     Args:
         live: Whether the writes are of one superstep; False for stored writes, which are replayed one by one.
     """

@@ -61,7 +61,8 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes, and return whether the value changed.
 
-        Raises `InputError` if there is only one write and the reducer raises for it.
+        If there are several, a write for which the reducer raises is left out and logged; a single one raises
+        `InputError`. Of several overwrites, the last counts, and other writes are ignored.
         """
         # LangGraph's channel raises for a second overwrite in one superstep.
         if overwrites := [value for value in values if isinstance(value, Overwrite)]:
@@ -290,7 +291,11 @@ class _Field:
 
     @classmethod
     def of(cls, annotation: Any) -> _Field:
-        """Read a field from its annotation; raise `ConfigError` for a reducer that cannot be called with two values."""
+        """Read a field from its annotation; raise `ConfigError` for a reducer that cannot be called with two values.
+
+        A channel or a managed value in the metadata is kept. Otherwise the last metadata is the reducer, if it is
+        callable; without one, the last write counts.
+        """
         type_, metadata = _unwrapped(annotation)
         omitted = [meta for meta in metadata if _is_omission(meta)]
         kept = [meta for meta in metadata if not _is_omission(meta)]

@@ -284,7 +284,8 @@ def results_in(update: Any) -> list[ToolMessage]:
     """Return the tool messages in a node's update.
 
     Args:
-        update: A `Command`, a mapping, pairs of field and value, or a list of these; other values have no results.
+        update: A `Command`, a mapping, pairs of field and value, or a list of these; other values have no results, and
+            neither has a single message that is not in a list.
     """
     if isinstance(update, Command):
         update = update.update

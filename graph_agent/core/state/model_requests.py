@@ -134,6 +134,9 @@ class RequestLog:
     ) -> StoredEvent | None:
         """Return the `model_request` event for a request, the newest one from now on; None if it equals the last one.
 
+        The event has the messages that differ from the last request, by keys; parts are stored once, with secrets
+        masked and cut to the log's limit.
+
         The reasoning of the reply is recorded in the event, or in that of the equal request before.
 
         Args:
@@ -190,7 +193,7 @@ class RequestLog:
 def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return what endpoints had been found to refuse when requests were recorded: model name → fields of `WireRules`.
 
-    The newest value of a field counts. Models without any are left out.
+    The newest value of a field counts, but of `json_schema` the first. Models without any are left out.
     """
     found: dict[str, dict[str, Any]] = {}
     for entry in events:
@@ -205,8 +208,9 @@ def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, An
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
     """Return the requests of a session and of its delegates in this process, oldest first.
 
-    Requests that were not recorded are reconstructed from the history and marked so. The requests of a delegate stand
-    where its answer arrived; each is the difference to the delegate's request before.
+    Requests that were not recorded are reconstructed from the history and marked so: one for each event that reports
+    model calls. The requests of a delegate stand where its answer arrived; each is the difference to the delegate's
+    request before.
 
     Args:
         events: The session's events from its beginning.
@@ -274,7 +278,10 @@ def _digest(text: str) -> str:
 
 
 def _as_json(part: Any) -> Any:
-    """Return a message or tool as plain JSON, of a message the fields of `ModelRequest.messages`."""
+    """Return a message or tool as plain JSON, of a message the fields of `ModelRequest.messages`.
+
+    Facts of the memory are replaced by their ids.
+    """
     if isinstance(part, Mapping):
         return to_json_safe(dict(part))
     if recalled := part.additional_kwargs.get(RECALL_MARK):

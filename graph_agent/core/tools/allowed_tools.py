@@ -61,7 +61,11 @@ def allows(entry: str, call: Call) -> bool:
 
 
 def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str, Any]]:
-    """Return the skills loaded since the newest user message: name → value of the result of `load_skill`."""
+    """Return the skills loaded since the newest user message: name → value of the result of `load_skill`, as `{"skill":
+    …, "digest": …, "allowed_tools": […]}`.
+
+    Failed loads, and results whose value middleware removed, do not count.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     for message in since_input(messages):
         if isinstance(message, ToolMessage) and message.name == LOAD_SKILL and message.status == "success":
@@ -84,7 +88,8 @@ def review_call(call: Call, find: Callable[[str], Skill | None]) -> str | None:
     """Return why a call needs approval because of the loaded skills, as text for the person; None if it needs none.
 
     It needs approval if at least one loaded skill has `allowed-tools` and no such list permits the call. Skills that
-    the same reply loads count as loaded. Call this within a node, whose messages are read.
+    the same reply loads count as loaded. The tools of skills themselves need none. Call this within a node, whose
+    messages are read.
 
     Args:
         call: The call.

@@ -42,8 +42,10 @@ def checked_tools(given: object) -> list[BaseTool]:
 
 
 def checked_delegates(given: object) -> list[Delegate]:
-    """Return the delegates unchanged as a list (None gives an empty one); raise `ConfigError` if an item lacks a
-    delegate's attributes."""
+    """Return the delegates unchanged as a list (None gives an empty one).
+
+    Raises `ConfigError` for anything but a list of objects with a delegate's attributes.
+    """
     delegates = _listed(given, "delegates")
     for at, each in enumerate(delegates):
         if not all(hasattr(each, name) for name in _DELEGATE):

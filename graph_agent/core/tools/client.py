@@ -27,7 +27,8 @@ def call_client_tool(call: Call) -> CallResult:
     Return the result after the resume.
 
     At the first execution this raises LangGraph's `GraphInterrupt`. The value that resumes the run is a `ClientResult`;
-    any other value is converted to text and counts as success.
+    any other value is converted to text and counts as success. In a `ClientResult`, only the status `error` makes an
+    error.
     """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:

@@ -76,7 +76,9 @@ class CommandEffects:
 
     @classmethod
     def read(cls, returned: Any, call: Call, scope: CommandScope) -> CommandEffects:
-        """Return the effects of what a call returned; those that `scope` does not allow are in `refused` only."""
+        """Return the effects of what a call returned: its result message, state writes, further messages and a handoff
+        to the parent graph. What `scope` does not allow is in `refused` only, as text.
+        """
         effects = cls()
         for item in returned if isinstance(returned, list) else [returned]:
             if not isinstance(item, Command):
@@ -476,9 +478,10 @@ def read_output(
     """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
 
     A command may also, within its scope, write own state fields, add messages of the user or the system, which follow
-    the results of the wave, and go to a node of a parent graph. Anything else becomes an error: results of other calls
-    and messages of the model would be an order that providers refuse, and other state updates would bypass the loop.
-    `given` is what the tool's own code returned, if recorded.
+    the results of the wave, and go to a node of a parent graph. Anything else becomes an error, also a missing result,
+    and a value whose text is only a memory address: results of other calls and messages of the model would be an order
+    that providers refuse, and other state updates would bypass the loop. `given` is what the tool's own code returned,
+    if recorded; a value that is no text is stored as JSON.
     """
     if isinstance(returned, str):
         return CallResult(clean(returned))
@@ -517,8 +520,9 @@ def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResu
     """Return middleware's output with the status and the value (`stored`) of the call's own result, which no message
     has.
 
-    Unchanged content and artifact keep both, and so does an error of a call that did not run or may have run. Changed
-    content gets its value from the content alone, so that removed text does not reappear. `outputs` are oldest first.
+    Unchanged content and artifact keep both, unless the middleware changed success to error or back; so does an error
+    of a call that did not run or may have run. Changed content gets its value from the content alone, so that removed
+    text does not reappear. `outputs` are oldest first.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):

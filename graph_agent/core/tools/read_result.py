@@ -36,7 +36,8 @@ _Events = Annotated[Any, InjectedState("events")]
 
 
 def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
-    """Return the tools, followed by `read_result` if the configuration offloads outputs.
+    """Return the tools, followed by `read_result` if the configuration offloads outputs; the given sequence itself if
+    not.
 
     Raises `ConfigError` if outputs are offloaded and another tool has that name.
     """

@@ -36,7 +36,10 @@ class SkillTool(StructuredTool):
 
 
 def make_tools(skills: SkillSet) -> list[BaseTool]:
-    """Create the tools `load_skill` and `read_skill_file` for an agent's skills. Both are marked as reading."""
+    """Create the tools `load_skill` and `read_skill_file` for an agent's skills. Both are marked as reading.
+
+    An unknown skill gives an error result, and so does one whose `allowed-tools` were added since the agent was opened.
+    """
 
     async def load(name: Annotated[str, Field(description="Name of the skill.")]) -> tuple[str, dict[str, Any]]:
         skill = _named(skills, name)
@@ -83,7 +86,8 @@ def _named(skills: SkillSet, name: str) -> Skill:
 
 
 def _loaded(skill: Skill) -> tuple[str, dict[str, Any]]:
-    """Return a skill's instructions as text for the model, and the value that the event of the call stores.
+    """Return a skill's instructions (at most `MOST_BODY_CHARS`) with the tools that it allows and its files, as text
+    for the model, and the value that the event of the call stores.
 
     The value is `{"skill": <name>, "digest": …}`, with `allowed_tools` if the skill limits tools.
     """

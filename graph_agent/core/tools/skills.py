@@ -150,8 +150,8 @@ class SkillSet:
     def _refresh(self) -> None:
         """Read new and changed skills, drop those that are gone, and update `section`.
 
-        A skill that cannot be read keeps its last valid form; faults are stored for warnings and, after opening,
-        logged.
+        A skill that cannot be read keeps its last valid form; of two with one name, the first stays; faults are stored
+        for warnings and, after opening, logged.
         """
         found: Found = {}
         for folder in self._folders:

@@ -130,7 +130,8 @@ class LiveTools:
     def current(self, taken: Collection[str]) -> list[BaseTool]:
         """Return the present tools: those without a source first, then those of each source.
 
-        A source's tool whose name another tool has is left out, with a warning in the log.
+        A source's tool whose name another tool has is left out, with a warning in the log. Of a source with a
+        selection, only the selected tools count.
 
         Args:
             taken: Further names that tools of sources must not have.
@@ -365,7 +366,7 @@ class Toolbox:
         """Ask delegates to cancel tasks that wait for a person, because no answer will come; wait 10 s at most.
 
         If a delegate takes longer, this is logged. Tasks of unknown delegates, and of delegates that cannot ask a
-        person, are skipped. Exceptions of a delegate are raised.
+        person, are skipped. State and events do not change. Exceptions of a delegate are raised.
 
         Args:
             tasks: Call id → the task.
@@ -457,8 +458,9 @@ class Toolbox:
     def refused(self, call: Call) -> Call | None:
         """Return the call with a `fault` if it cannot run whatever its arguments; None if it may run.
 
-        It cannot if its name is unknown or withdrawn, if no hook executed a tool that only hooks execute (with
-        `skipped`), or if a delegation has no task.
+        It cannot if its name is unknown, or withdrawn and the call is new; if it is a tool that only hooks execute (the
+        call gets `skipped`, too); or if a delegation has no task. The fault is text for the model, with the nearest
+        known name.
         """
         name = call["name"]
         # A model may repeat a call that it finds in the history.
@@ -482,7 +484,7 @@ class Toolbox:
         """Return the call's arguments with the injected ones added, by the rules of LangGraph's `ToolNode`.
 
         These are state fields, the Store and the `ToolRuntime` that the tool's parameters are annotated with; values of
-        the model for them are discarded.
+        the model for them are discarded. Without such parameters, the call's own dict is returned.
 
         Raises:
             ToolArgumentsError: A required state field has no value, or the agent has no Store.
@@ -515,7 +517,8 @@ class Toolbox:
 def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
     """Return why a call that a person wants to run is invalid, as text for the person; None if it can run.
 
-    Unlike `planned_fault`, unknown tools and unknown arguments are faults.
+    Unlike `planned_fault`, unknown tools and unknown arguments are faults. A delegation has exactly one argument,
+    `task`.
 
     Args:
         toolbox: The agent's tools.

@@ -82,9 +82,9 @@ def truncate_texts(
     """Truncate an output in pieces to `max_chars` characters and `max_lines` lines, not counting the marker's line.
 
     The marker is a line such as `[… 1,200 characters in 40 lines left out here; the history keeps the whole output …]`.
-    Text is cut between code points. The work is linear in the limits and the number of pieces, not in the output's
-    size; therefore the marker's line count is exact only if the character limit is not exceeded, and a minimum
-    otherwise.
+    Text is cut between code points. Of lines and characters, the limit that cuts more applies at each end. The work is
+    linear in the limits and the number of pieces, not in the output's size; therefore the marker's line count is exact
+    only if the character limit is not exceeded, and a minimum otherwise.
 
     Args:
         texts: The whole output, in one or more pieces. A newline at the end of a piece does not start another line.

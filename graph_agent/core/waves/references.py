@@ -75,7 +75,8 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Replace only the references to some results; other references and `$${` stay for a later `resolve`.
+    """Replace only the references to some results, a text that is one reference by the value itself; other references
+    and `$${` stay for a later `resolve`.
 
     A `${` in an inserted result is escaped, so that `resolve` does not take it for a reference.
 
@@ -132,6 +133,8 @@ def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
 
 def _find(reference: str, results: Mapping[str, Any]) -> Any:
     """Return the value that a reference leads to; `BadReferenceError` if it is malformed or leads to nothing.
+
+    A text that holds JSON is parsed before a step into it.
 
     Args:
         reference: The text between `${` and `}`.

@@ -48,9 +48,9 @@ _decoder = json.JSONDecoder(strict=False)
 def answer_of_plans(text: str) -> str | None:
     """Return the answer in a text that begins with one or more structured plans; None if the text does not.
 
-    The answer is the `answer` of each plan and the text after the plans, as paragraphs; empty if there is neither.
-    Plans in a Markdown code block, damaged plans and cut-off ones are recognized, too. None also for a plan whose
-    `answer` is no text.
+    The answer is the `answer` of each plan and the text after the plans, as paragraphs without repeats; empty if there
+    is neither. Plans in a Markdown code block, damaged plans and cut-off ones are recognized, too. None also for a plan
+    whose `answer` is no text.
 
     Args:
         text: A reply without its reasoning.
@@ -154,7 +154,9 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     text.
 
     Prose without a plan becomes a plan with status `done`, no calls, and the prose as answer. A plan without calls
-    whose answer was cut off at the token limit keeps the partial answer. Text before `</think>` is ignored.
+    whose answer was cut off at the token limit keeps the partial answer. Text before `</think>` is ignored. Of several
+    objects in the text, the last with a field of a plan counts; broken JSON is repaired. A reply that was cut off is
+    refused, also if its calls are whole.
 
     Args:
         reply: The complete reply of the model.
@@ -205,7 +207,8 @@ def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
 def _plan_of_calls(
     calls: list[tuple[str, str, dict[str, Any]]], reasoning: str, schema: type[PlanningResult]
 ) -> PlanningResult:
-    """Build a plan from calls that the model made outside of a plan. Invalid or repeated ids are replaced.
+    """Build a plan of status `continue` from calls that the model made outside of a plan. Invalid or repeated ids are
+    replaced.
 
     Args:
         calls: Id, tool name and arguments of each call.

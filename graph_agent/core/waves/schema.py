@@ -116,7 +116,8 @@ class Selection(NamedTuple):
 def check_wave(
     plan: PlanningResult, max_calls: int, answered: Container[str] = (), ended: Container[str] = ()
 ) -> list[Call]:
-    """Validate the calls of a plan, and return them in an order in which each follows the calls it needs.
+    """Validate the calls of a plan, and return them in an order in which each follows the calls it needs; calls of
+    equal depth keep the plan's order.
 
     Each call has in `needs` what it declared and what its references name. An unknown tool is no fault here: its call
     gets an error result when it runs. References to earlier waves are replaced later, by `fill_in_earlier`.
