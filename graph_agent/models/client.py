@@ -191,7 +191,8 @@ class ModelClient:
 
         Transient errors are retried as `retry.ask` describes. If the endpoint refuses a part of the request's form
         (e.g. an option, a schema or a message format), the rule that avoids it is learned for the endpoint, and the
-        request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`.
+        request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`. A
+        schema that the endpoint ignores is remembered for it. The reply gets estimated usage if it has none.
 
         Args:
             phase: `plan` asks for calls, `answer` for the final text. An answer's request has the same tools, with tool
@@ -290,7 +291,7 @@ class ModelClient:
     ) -> WireFormat | None:
         """Return the value of `response_format` that makes the provider enforce a schema on the reply.
 
-        None to send none.
+        None to send none: for free text outside text mode, and if the setting or the endpoint excludes it.
 
         Args:
             phase: Whether the request asks for calls or for the answer.
@@ -407,7 +408,7 @@ class ModelClient:
         """Convert a sanitized request to the messages that the endpoint accepts.
 
         In `text` and `wave`, calls and results become text, with example turns where they help. The rest follows the
-        endpoint's rules.
+        endpoint's rules. Calls also become text if the endpoint accepts them only with tools and none are offered.
 
         Args:
             safe: The request.
@@ -456,7 +457,11 @@ class ModelClient:
     def _bind(
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode
     ) -> Binding:
-        """Build the model with the options, the tools and the response format of a request, by the endpoint's rules."""
+        """Build the model with the options, the tools and the response format of a request, by the endpoint's rules.
+
+        Options that the endpoint refuses are left out, a tool choice without tools, too. In text mode, a stop sequence
+        ends invented results, unless a schema is sent.
+        """
         options = with_options(settings, self.options)
         for name in rules.left_out:
             options.pop(name, None)
@@ -482,7 +487,8 @@ class ModelClient:
         return bound
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
-        """Return the tools to send, and the value of `tool_choice`; None leaves the choice to the model.
+        """Return the tools to send, and the value of `tool_choice`; None leaves the choice to the model. A required
+        tool that is not offered is not required.
 
         For the answer, the tools are sent with a choice that forbids calls, if the endpoint can express it. A tool that
         the endpoint cannot require by name is offered alone, with a choice that requires any call.

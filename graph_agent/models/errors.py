@@ -92,6 +92,8 @@ _UNREACHABLE_CLASSES = frozenset(
 def classify_model_error(exc: BaseException) -> ModelErrorKind:
     """Return the kind of a model call's error.
 
+    The words of the error come before its status, and the status before its class.
+
     - `transient`: the same request may succeed later: lost connections, timeouts, rate limits, provider faults.
     - `auth`: the key is missing or wrong.
     - `permission`: the key is valid but not allowed, or its quota is used up.
@@ -214,7 +216,9 @@ def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
 
 
 def _sentence_of(exc: BaseException) -> tuple[str, str]:
-    """Return the cause and the fix of a model error, as two clauses."""
+    """Return the cause and the fix of a model error, as two clauses; of a transient one, for an unreachable server, a
+    loading one, or a long wait that the provider asks for.
+    """
     kind = classify_model_error(exc)
     if kind == "transient" and is_unreachable(exc):
         return UNREACHABLE

@@ -156,7 +156,8 @@ def mark_incomplete(reply: AIMessage, arguments: Sequence[str], *, streamed: boo
     """Mark a streamed reply that seems to have lost its end: set `INCOMPLETE` or `UNENDED` in its metadata.
 
     LangChain closes the JSON of streamed arguments, so the reply itself does not show the loss. Returns the same object
-    if there is nothing to mark.
+    if there is nothing to mark. `INCOMPLETE` if the arguments of a call end inside a value, or without a finish reason
+    are not whole; `UNENDED` if a reply without calls and finish reason ends in reasoning or the markup of a call.
 
     Args:
         reply: The complete reply.
@@ -232,7 +233,10 @@ def _refusal_of(reply: AIMessage) -> str:
 
 
 def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
-    """Yield the finish reasons in a reply's metadata, in lower case with underscores; none if it names none."""
+    """Yield the finish reasons in a reply's metadata, in lower case with underscores; none if it names none.
+
+    Order: the details of an incomplete reply, keys that name a reason, a blocked prompt, the reply's status.
+    """
     details = metadata.get("incomplete_details")
     if isinstance(details, dict) and isinstance(details.get("reason"), str):
         yield _plain(details["reason"])

@@ -79,7 +79,9 @@ class MessageGate:
         self._at = self._begin = self._end = 0
 
     def _release(self) -> None:
-        """Send waiting entries as far as their text may be shown; an entry is split if only a part of it may."""
+        """Send waiting entries as far as their text may be shown; an entry is split if only a part of it may. Nothing
+        is sent before the position at which the visible text begins is known.
+        """
         while self._waiting and self._end > self._begin:
             entry, text = self._waiting[0]
             available = self._end - self._at

@@ -153,7 +153,8 @@ class ModelPool:
         return list(dict.fromkeys(found))
 
     async def ready(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
-        """Return the model of a setting from the cache, or build it in a thread and cache it.
+        """Return the model of a setting from the cache, or build it in a thread and cache it; a full cache drops the
+        oldest.
 
         Args:
             given: A model's name or object.

@@ -94,7 +94,11 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        """Yield the prefix, then the chunks of the reply to the wrapped request."""
+        """Yield the prefix, then the chunks of the reply to the wrapped request, after a blank line.
+
+        Before the reply's first token, a failed request is repeated, then sent to another model; if none is left, only
+        the prefix is yielded. After it, the error is stored in `failure`, and the stream ends.
+        """
         yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
         started = False
         attempt = 0

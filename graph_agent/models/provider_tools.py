@@ -53,7 +53,7 @@ class ProviderTool:
 def read_provider_tools(given: object, where: str) -> list[ProviderTool]:
     """Return the tools of a provider that one item of an agent's `tools` names.
 
-    Empty for anything else, such as an own tool.
+    Empty for anything else, such as an own tool. Gemini's dict gives one tool for each key.
 
     Args:
         given: A dict in the form of a provider's API, or a `Tool` of `google.genai`, which may contain several.

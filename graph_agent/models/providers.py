@@ -107,7 +107,8 @@ def provider_of_model(name: str) -> str:
 
 
 def unknown_provider(provider: str, name: str) -> str:
-    """Return the text of the error for an unknown provider, with the provider that was probably meant.
+    """Return the text of the error for an unknown provider, with the known ones and, if a name is similar, the provider
+    that was probably meant.
 
     For a server that has OpenAI's API, the text has the base URL to use.
 

@@ -99,7 +99,11 @@ def _from_endpoint(endpoint: ModelEndpoint) -> BaseChatModel:
 
 
 def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
-    """Build the chat model for OpenAI's API; raise `ConfigError` if no key or an invalid address is set."""
+    """Build the chat model for OpenAI's API; raise `ConfigError` if no key or an invalid address is set.
+
+    The endpoint's own key and address come before `OPENAI_API_KEY` and `OPENAI_BASE_URL`; a blank address means
+    OpenAI's. Some models at OpenAI's address use the Responses API.
+    """
     base_url, key = endpoint.address(), endpoint.key()
     if key is None and not os.environ.get("OPENAI_API_KEY", "").strip():
         raise ConfigError(
@@ -180,7 +184,9 @@ def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
 
 
 def _check_key(spec: str, model: BaseChatModel, headers: dict[str, str]) -> None:
-    """Raise `ConfigError` for a model that its class has built with a blank key, which its provider would refuse."""
+    """Raise `ConfigError` for a model that its class has built with a blank key, which its provider would refuse;
+    headers, and Anthropic's token, replace a key.
+    """
     for name, variable in model.lc_secrets.items():
         value = getattr(model, name, None)
         token = variable.replace("_API_KEY", "_AUTH_TOKEN")  # Anthropic's client reads it itself
@@ -220,7 +226,8 @@ async def endpoint_state(model: Any) -> tuple[str, str]:
         model: The chat model; one without an OpenAI client is `ok`, because nothing can be tested.
 
     Returns:
-        The state `ok`, `auth`, `permission` or `unreachable`, and a remark about a broken list of models, else empty.
+        The state `ok`, `auth`, `permission` or `unreachable`, and a remark about a broken list of models, else empty;
+            none for a server that answers with 404, because it has no list.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):

@@ -135,8 +135,8 @@ def is_text_only(messages: Sequence[BaseMessage]) -> bool:
 def with_text(message: AIMessage, text: str) -> AIMessage:
     """Return a message with another text; content blocks of other kinds stay. The same object if the text is equal.
 
-    If the text is a part of the old one, its blocks are kept and cut; any other text is one new block at the end.
-    Citations keep their places where these are known.
+    If the text is a part of the old one, its blocks are kept and cut; any other text is one new block at the end, and
+    an empty one none. Citations keep their places where these are known.
     """
     old, content = message.text, message.content
     if old == text:
@@ -212,7 +212,7 @@ def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
 def without_calls(reply: AIMessage) -> AIMessage:
     """Return a reply without its calls, in any form, so that a history may end with it.
 
-    The same object if it has none.
+    The same object if it has none. The id, usage and metadata stay; the name does not.
     """
     if not reply.tool_calls and not reply.invalid_tool_calls:
         return reply

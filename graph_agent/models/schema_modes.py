@@ -70,7 +70,8 @@ class SchemaMode:
 
         Args:
             setting: `structured_output` of the configuration. `prompt` never sends it, `schema` always if the class
-                can; otherwise the model's profile and endpoint decide.
+                can; otherwise the endpoint's refusal, the model's profile and the endpoint's support decide, in this
+                order. An unknown endpoint of OpenAI's API gets it if the request has no tools.
             rules: The rules of the model's endpoint.
             with_tools: Whether the request offers tools. The schema is then not sent, whatever the setting, if the
                 endpoint does not accept both.

@@ -493,7 +493,7 @@ class ModelScript:
 
 
 def read_step(response: ScriptedReply, number: int) -> AIMessage:
-    """Convert one entry of a script to a message.
+    """Convert one entry of a script to a message. A text without calls is the content; messages are copied.
 
     The calls of a dict, or of its JSON, may lack `id`, and `content` may be missing; `arguments` may be an object or
     its JSON text; OpenAI's nesting under `function` is accepted. Arguments that are not a JSON object become an invalid
@@ -528,7 +528,10 @@ def read_step(response: ScriptedReply, number: int) -> AIMessage:
 
 
 def _envelope(response: Any) -> Mapping[str, Any] | None:
-    """Return a reply as a dict with `tool_calls` and, if given, `content`; None for text and any other value."""
+    """Return a reply as a dict with `tool_calls` and, if given, `content`; None for text and any other value.
+
+    A text counts only if it is an object with a list `tool_calls`; a single call is wrapped.
+    """
     if isinstance(response, str):
         found = read_object(response) or {}
         return found if isinstance(found.get("tool_calls"), list) else None

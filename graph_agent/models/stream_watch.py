@@ -291,7 +291,7 @@ class StreamWatch(AsyncCallbackHandler):
     def begin(self) -> None:
         """Start a new reply: discard the text of a failed attempt that no reader has seen.
 
-        The text stays without a filter; text and id stay after text of the reply was shown.
+        Without a filter, only the id is discarded; after text of the reply was shown, nothing is.
         """
         if self.seen:
             return
@@ -344,7 +344,9 @@ class StreamWatch(AsyncCallbackHandler):
                 await self.forward(new)
 
     def _receive(self, text: str) -> str:
-        """Add text to the reply, and return the part of the reply that becomes visible by it; may be empty."""
+        """Add text to the reply, and return the part of the reply that becomes visible by it; may be empty. Without a
+        filter, that is the text itself, and the reply counts as seen.
+        """
         everything_is_shown = self.seen and self._begin + self._shown_length == self._received_length
         self._received.append(text)
         self._received_length += len(text)
@@ -406,7 +408,8 @@ class StreamWatch(AsyncCallbackHandler):
         return self.replaced
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """Show the rest of a complete reply whose end the filter has withheld. Does nothing without a filter.
+        """Show the rest of a complete reply whose end the filter has withheld, and forward it if the reply was
+        streamed. Does nothing without a filter.
 
         Args:
             reply: The complete text as received.

@@ -161,7 +161,7 @@ class StructuredPlanner:
         return "tool" if self._takes_tools and "tool" not in self._refused else "text"
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
-        """If an error concerns the temperature or the method, stop using that for later requests.
+        """If an error concerns the temperature or the method, stop using that for later requests (logged for a method).
 
         Args:
             error: The error of the request.
@@ -195,7 +195,11 @@ class StructuredPlanner:
         *,
         zero_temperature: bool,
     ) -> Binding:
-        """Build the model with the options, and the schema or the tool, of a request for a plan."""
+        """Build the model with the options, and the schema or the tool, of a request for a plan.
+
+        Stop sequences are left out, because they would cut the JSON. The temperature is 0 unless the settings have one
+        or `zero_temperature` is False.
+        """
         options = with_options(settings, self._options)
         options.pop("stop", None)  # it would cut the plan's JSON; the answer is cut afterwards
         if zero_temperature:

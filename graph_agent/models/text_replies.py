@@ -93,7 +93,7 @@ def read_by_schema(
 ) -> tuple[AIMessage, bool]:
     """Decode the answer of a reply in text mode whose schema the provider enforced.
 
-    An object with an empty `tool_calls` becomes the sentinel.
+    An object with an empty `tool_calls` becomes the sentinel, unless there is a schema of the user.
 
     Args:
         reply: The complete reply.

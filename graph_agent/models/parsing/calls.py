@@ -141,7 +141,10 @@ class Scanner:
         self._close_fence(end, end)
 
     def _turn_before(self, start: int, stop: int) -> int | None:
-        """Return the index after the first marker of a turn between two indexes; None if there is none.
+        """Return the index after the first marker of an invented result or turn between two indexes; None if there is
+        none.
+
+        Most markers count only after a call.
 
         A marker that ends the reply sets ``end``. A fenced block that contains a marker and no call is a quotation, and
         is skipped.
@@ -167,7 +170,9 @@ class Scanner:
         return turn.end()
 
     def _record(self, start: int, end: int, calls: Sequence[ParsedCall], prose: str = "") -> int:
-        """Record the calls in a region, and cut the region from the prose.
+        """Record the calls in a region, and cut the region, its backticks and the lead before it from the prose.
+
+        `unclosed` and `partial` are set by the newest region.
 
         Args:
             start: Index at which the region starts.
@@ -243,7 +248,10 @@ class Scanner:
         return self._record_payload(opener, read_function(self._page, name, named.end()))
 
     def _family(self, opener: re.Match[str]) -> int:
-        """Parse the notation of one model family, and return where the scan continues."""
+        """Parse the notation of one model family, and return where the scan continues.
+
+        Reasoning blocks and markers without a call are cut; arguments that cannot be parsed are noted as damage.
+        """
         page, start = self._page, opener.start()
         if (message := HARMONY.match(self._text, start)) is not None:
             return self._harmony(message)
@@ -263,6 +271,7 @@ class Scanner:
 
     def _harmony(self, message: re.Match[str]) -> int:
         """Parse a message of gpt-oss: a call, reasoning, or text for the user, of which only the header is cut.
+        Reasoning is cut; a call with damaged arguments is noted as damage.
 
         Returns the index at which the scan continues.
         """
@@ -464,8 +473,10 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
 
 
 def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
-    """Parse the calls in a text, like ``split_tool_calls`` with the same arguments, and also report how the text
-    ends."""
+    """Parse the calls in a text, like ``split_tool_calls`` with the same arguments, and also report how the text ends.
+
+    `visible` is the prose without damaged calls, too. Calls get unique ids.
+    """
     if _ANY_OPENER.search(text) is None:
         return TextCalls([], text.strip(), visible=text.strip())
     scanner = Scanner(ParsedText(text, None if tools is None else frozenset(tools)))
@@ -528,7 +539,7 @@ _NAME = re.compile(
 def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None:
     """Return the name of the first unfinished call in a text that was cut off, and the prose before it.
 
-    None if there is none.
+    None if there is none. Of a call in Python's notation and another one, the first counts.
 
     Args:
         text: A cut-off text in which no call can be parsed.

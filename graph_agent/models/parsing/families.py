@@ -116,7 +116,7 @@ def read_gemma(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
 
 
 def _word(text: str) -> Any:
-    """Return the value of an unquoted word: a JSON literal, a number, or the text itself."""
+    """Return the value of an unquoted word: a JSON literal, a number (non-finite ones included), or the text itself."""
     literals = {"true": True, "false": False, "null": None}
     if text in literals:
         return literals[text]
@@ -135,7 +135,8 @@ def harmony_end(page: ParsedText, start: int) -> int:
 
 
 def read_kimi(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
-    """Parse the arguments of a Kimi K3 call; in the result, `arguments` is None if they are damaged.
+    """Parse the arguments of a Kimi K3 call, one tag each or one JSON object; a value that is no JSON is text; in the
+    result, `arguments` is None if they are damaged.
 
     A call without its end is recorded in the page as unclosed.
 

@@ -245,7 +245,8 @@ def payload_of(page: ParsedText, call: FamilyCall | None) -> Payload | None:
 
 
 def read_function(page: ParsedText, name: str, start: int) -> Payload | None:
-    """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call.
+    """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call. A
+    value that is no JSON is text; one that the text cuts off is recorded as unclosed.
 
     Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
 

@@ -65,7 +65,8 @@ class ParseContext:
 def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
     """Return the calls in a JSON value, in order; None if it is neither a call, a list of calls nor an envelope.
 
-    An envelope (an object with `tool_calls`) without calls gives an empty list.
+    An envelope (an object with `tool_calls`) without calls gives an empty list. Known wrappers around a call are
+    removed.
 
     Args:
         value: The JSON value.
@@ -140,7 +141,9 @@ def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[Pa
 
 
 def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
-    """Return the call that an object describes, in any of the known shapes; None if it describes none."""
+    """Return the call that an object describes, in any of the known shapes; None if it describes none. In a block for
+    calls, arguments may stand next to the name; elsewhere only the shapes of `_bare_arguments` count.
+    """
     function = item.get("function")
     if isinstance(function, dict):
         call = _object_call(function, context)

@@ -194,7 +194,10 @@ class ParsedText:
         return None if hint.start() < extent.end else extent.end if extent.closed else start + 1
 
     def value_at(self, start: int, *, region: bool = False) -> ValueAt | None:
-        """Parse the JSON object or list at an index, repairing damage; None if it cannot be parsed.
+        """Parse the JSON object or list at an index, repairing damage; None if it cannot be parsed, or is nested too
+        deeply.
+
+        Each possible end is tried as it is, and only then with repairs.
 
         A value that ends with the text is recorded as unclosed.
 

@@ -173,7 +173,7 @@ class ProseEnd:
     def _search(self, text: str, *, final: bool) -> int:
         """Search for a marker from where the last search ended.
 
-        Return the index up to which there certainly is none.
+        Return the index up to which there certainly is none. Markers in fenced blocks and quotations do not count.
         """
         if self._at < 0 and not self._begin(text, final=final):
             return 0
@@ -260,7 +260,8 @@ def line_end_before(text: str, at: int) -> int:
 def in_quotation(text: str, at: int, *, final: bool = True) -> bool | None:
     """Whether an index is inside a quotation, at most 400 characters from each of its marks.
 
-    With ``final=False``, more text may follow, and None means that this is still undecided.
+    An opening mark stands after a space or bracket, a closing one before a space or punctuation. With ``final=False``,
+    more text may follow, and None means that this is still undecided.
     """
     start = max(0, at - _QUOTE_REACH)
     opening = max(text.rfind(quote, start, at) for quote in (*_QUOTES, "”", "»"))

@@ -135,7 +135,10 @@ class AnswerDecoder:
         return clean(_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), decoded))
 
     def _escape(self, text: str, at: int) -> tuple[str, int] | None:
-        """Return the character of the escape at an index, and the index after it; None while it is incomplete."""
+        """Return the character of the escape at an index, and the index after it; None while it is incomplete. An
+        unknown escape gives the character itself, an invalid number its digits. The first half of a pair is returned
+        once its second half is there.
+        """
         kind = text[at + 1 : at + _SHORT_ESCAPE]
         if kind in _ESCAPES:
             return _ESCAPES[kind], at + _SHORT_ESCAPE

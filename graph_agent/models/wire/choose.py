@@ -41,7 +41,11 @@ def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -
 
 
 def _from_table(model: BaseChatModel) -> WireRules:
-    """Return the rules of a model's endpoint from the table of providers and model families."""
+    """Return the rules of a model's endpoint from the table of providers and model families.
+
+    A class that is no provider's client runs in this process. The provider is that of the client's package; for a
+    client of several providers, that of the address. Rules of the model's family are added.
+    """
     packages = [name for cls in type(model).__mro__ if (name := client_package(cls)) is not None]
     if not packages:
         return IN_PROCESS
@@ -92,7 +96,9 @@ def _default_url(packages: list[str]) -> str:
 
 
 def _provider_at(url: str) -> str | None:
-    """Return the provider at an address, by its host, or on this machine by its port; None if unknown."""
+    """Return the provider at an address, by its host, or on this machine by its port; None if unknown. Subdomains count
+    as their host.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     # On this machine only the port identifies a server.

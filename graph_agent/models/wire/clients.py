@@ -87,8 +87,9 @@ def _rules_of(kind: type) -> ClientRules:
 def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOptions:
     """Convert options under LangChain's names to the keyword arguments of a model's class.
 
-    Unknown options are kept. If LangChain's name and the class's own keyword are both given, the keyword wins. The
-    keywords that switch off the client's retries are added unless `options` has them.
+    Unknown options are kept, and for a class that is not in the table, all of them. If LangChain's name and the class's
+    own keyword are both given, the keyword wins. The keywords that switch off the client's retries are added unless
+    `options` has them.
 
     Args:
         model: The chat model.
@@ -178,7 +179,8 @@ def bind_tools(
 ) -> Runnable[LanguageModelInput, AIMessage]:
     """Bind tools and further options to a chat model, in the first form that its class accepts.
 
-    If the class refuses OpenAI's format, LangChain tools are tried; if it refuses the tool choice, none is bound.
+    If the class refuses OpenAI's format, LangChain tools are tried; if it refuses the tool choice in both forms, none
+    is bound. `NotImplementedError` is raised at once.
 
     Args:
         model: The chat model.
@@ -292,7 +294,9 @@ def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> 
 
 
 def _litellm_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `reasoning_effort` if LiteLLM supports it for the model; it would raise otherwise."""
+    """Write `reasoning_effort` into `sent` if LiteLLM supports it for the model, or does not know the model; return
+    whether it was written.
+    """
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     router = getattr(model, "router", None)
     for each in getattr(router, "model_list", None) or ():

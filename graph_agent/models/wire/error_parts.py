@@ -144,8 +144,8 @@ def failure_text(exc: BaseException) -> str:
 def provider_message(exc: BaseException) -> str:
     """Return the provider's own message in an exception, without its JSON envelope; empty if the exception has no text.
 
-    For a connection error, the text of its cause is appended. For a group of several exceptions, it is
-    `exception_text`.
+    Without a body, it is the exception's own text, to which the text of its innermost cause is appended if it is not in
+    it. For a group of several exceptions, it is `exception_text`.
     """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))
@@ -160,7 +160,8 @@ def provider_message(exc: BaseException) -> str:
 
 
 def _words_in(body: Any, depth: int = _DEPTH) -> str:
-    """Return the message in a body; the body as JSON if it has none.
+    """Return the message in a body; the body as JSON if it has none. OpenRouter's message is followed by that of the
+    provider behind it.
 
     Args:
         body: An object, a list of one object, or a text.
@@ -217,7 +218,8 @@ def header(exc: BaseException, name: str) -> Any:
 def retry_after_s(exc: BaseException) -> float | None:
     """Return the retry delay in seconds that the provider requests, at least 0; None if it requests none.
 
-    Read from the header `retry-after-ms`, then `retry-after` (seconds or a date), then the error's text.
+    Read from the header `retry-after-ms`, then `retry-after` (seconds or a date), then the error's text, such as `try
+    again in 1h2m3s`.
     """
     for error in causes_of(exc):
         headers = _headers(error)
@@ -239,7 +241,10 @@ def retry_after_s(exc: BaseException) -> float | None:
 
 
 def _body(error: BaseException) -> Any:
-    """Return the decoded body of an exception's response: a dict, a list or a text; None if there is none."""
+    """Return the decoded body of an exception's response: a dict, a list or a text; None if there is none.
+
+    JSON at the end of the exception's own text counts, too.
+    """
     # google-genai names it `details`; LangChain raises the error of a reply as the argument of a `ValueError`.
     for value in (
         getattr(error, "body", None),

@@ -218,7 +218,11 @@ class _Values:
         }
 
     def _value(self, schema: Any, root: Mapping[str, Any], level: int) -> tuple[Any, bool]:
-        """Return a value that fits a schema, and whether it contains a text that is not in the schema."""
+        """Return a value that fits a schema, and whether it contains a text that is not in the schema.
+
+        In this order: `const`, `default`, the first of `enum` or `examples`, the target of a reference, the first
+        alternative, a value of the type.
+        """
         if not isinstance(schema, dict) or level > _MOST_LEVELS:
             return next(self._names), True
         for given in ([schema[key]] if key in schema else [] for key in ("const", "default")):

@@ -101,7 +101,11 @@ class CallAssembler:
                     entry["index"] = piece["index"]
 
     def add(self, piece: ToolCallChunk) -> bool:
-        """Assign one fragment to its call, in place; return False if it belongs to no call."""
+        """Assign one fragment to its call, in place; return False if it belongs to no call.
+
+        A fragment with a known id, or at the index of a call, continues that call; else one with an id or a name opens
+        a call. Other arguments set `has_homeless`.
+        """
         id_, name, given, text = piece["id"] or "", piece["name"] or "", piece["index"], piece["args"] or ""
         if id_ in _NO_IDS:
             id_ = ""
@@ -235,7 +239,8 @@ class _ReadCall(NamedTuple):
 def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> AIMessage:
     """Return a streamed reply with exactly the calls that were sent.
 
-    If they must not run, all of them as invalid calls.
+    If they must not run, all of them as invalid calls. Arguments that are several objects make the only call invalid,
+    too, without a reason.
 
     The reason is stored under `UNASSIGNED` in `response_metadata` and in each invalid call. Damaged arguments that can
     be repaired are left to the caller. A reply whose calls were not received by `assembler` is returned unchanged.

@@ -82,7 +82,7 @@ def _without_reasoning(name: str) -> Callable[[WireRules], Changes]:
 def _tool_choice(rules: WireRules, options: Mapping[str, Any], words: str) -> Changes:
     """Return the change after an endpoint has refused a tool choice: without it, or without a tool's name.
 
-    Empty if none was sent.
+    Empty if none was sent. While the model reasons, a named tool cannot be required at all.
     """
     choice = options.get("tool_choice")
     if choice is None:
@@ -178,7 +178,8 @@ def _shown(value: Any) -> str:
 
 
 def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Changes]:
-    """Return the changes of the rules that an error message suggests, the most specific first.
+    """Return the changes of the rules that an error message suggests, the most specific first; changes that the rules
+    have already are left out.
 
     Empty if it suggests none.
 
@@ -354,7 +355,8 @@ _MOST = 1_000
 def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
     """Return the endpoint of a model, with what this process has learned about it.
 
-    The object is shared by equal models, except for a model in this process, such as a scripted one.
+    The object is shared by models of equal class, address, name, key and settings, except for a model in this process,
+    such as a scripted one.
 
     Args:
         model: The chat model.

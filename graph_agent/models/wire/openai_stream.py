@@ -149,7 +149,9 @@ class _HeldText:
         self._texts: list[str] = []
 
     def add_text(self, value: Any) -> bool:
-        """Add a chunk as sent if one is held and this one has only text, as most have; return whether it was added."""
+        """Add a chunk as sent if one is held and this one has only text, as most have; return whether it was added. Any
+        other field, such as usage or a finish reason, refuses it.
+        """
         if self._chunk is None or not isinstance(value, dict) or value.get("usage") or value.get("error"):
             return False
         choices = value.get("choices")
@@ -165,7 +167,9 @@ class _HeldText:
         return True
 
     def add(self, chunk: dict[str, Any]) -> bool:
-        """Add a normalized chunk; return False if it has more than text, and so must be yielded separately."""
+        """Add a normalized chunk; return False if it has more than text, and so must be yielded separately. A last
+        chunk with only usage, or with the finish reason, joins the held one.
+        """
         if self._chunk is not None and not chunk["choices"] and chunk["usage"]:
             self._chunk["usage"] = chunk["usage"]
             return True
@@ -287,7 +291,9 @@ def _chunks_in(value: Any) -> list[dict[str, Any]]:
 
 
 def _choice(given: dict[str, Any]) -> dict[str, Any]:
-    """Return a choice with all fields that LangChain reads; the message of a whole reply becomes its delta."""
+    """Return a choice with all fields that LangChain reads; the message of a whole reply becomes its delta. Calls
+    become fragments, numbered if they are whole.
+    """
     # One JSON body in place of a stream has a message, which is its only delta.
     delta = given.get("delta") or given.get("message")
     made = {**_CHOICE, **given, "delta": {**_DELTA, **(delta if isinstance(delta, dict) else {})}}

@@ -66,7 +66,8 @@ def has_provider_call(message: AIMessage) -> bool:
 def provider_calls(message: AIMessage) -> list[ProviderCall]:
     """Return the calls of provider-run tools in a reply, in order, each with its result.
 
-    Gemini's search, which is reported in the reply's metadata, comes last. Empty if the provider ran no tool.
+    Gemini's search, which is reported in the reply's metadata, comes last. Empty if the provider ran no tool. A call
+    without a result has the status `unknown`; a result without an id belongs to the call before it.
     """
     found: dict[str, ProviderCall] = {}
     for at, block in enumerate(_blocks(message)):
@@ -187,7 +188,8 @@ _SHOWN = (
 def citations_of(message: AIMessage) -> list[Citation]:
     """Return the sources that a reply cites, in the order of its text; empty if there are none.
 
-    The positions in each citation count the characters of the reply's whole text.
+    The positions in each citation count the characters of the reply's whole text; one without positions cites its whole
+    block.
     """
     found: list[Citation] = []
     begin = 0

@@ -178,7 +178,8 @@ def _reply(
     """Return an assistant message as the endpoint accepts it; the same object if nothing needs to change.
 
     Parts for one provider only, such as reasoning and signatures, stay only if that provider is the endpoint's own.
-    Parts that the endpoint requires and the message lacks are added. The arguments are those of `render`.
+    Parts that the endpoint requires and the message lacks are added. Where no text may be empty, a reply without text
+    and calls becomes `(no text)`. The arguments are those of `render`.
     """
     update = _speaker(message, rules.reply_names)
     given = message.additional_kwargs
@@ -248,7 +249,8 @@ _OWN_FIELDS = frozenset(
 def _result(
     message: ToolMessage, rules: WireRules, alias: Callable[[str], str], names: dict[str, str]
 ) -> tuple[ToolMessage, list[Any]]:
-    """Return a tool result as the endpoint accepts it, and the content blocks for a user message after the results.
+    """Return a tool result as the endpoint accepts it, `(no output)` in place of an empty text where needed, and the
+    content blocks for a user message after the results.
 
     Media that are refused in a result but accepted in a user message are moved there, each after a text that names its
     call. Media that the endpoint accepts nowhere are replaced by a text that describes them.

@@ -153,7 +153,7 @@ class WireRules:
         return self.provider != UNKNOWN
 
     def with_fields(self, values: Mapping[str, Any], where: str = "model_rules") -> Self:
-        """Return a copy with some fields replaced by values of a configuration.
+        """Return a copy with some fields replaced by values of a configuration; other fields stay.
 
         Args:
             values: Field → value; a list is accepted for a set.

@@ -244,7 +244,8 @@ class _Folder:
 
     def fold(self, node: Schema, *, within: frozenset[str] = frozenset()) -> Schema:
         """Return an object schema that accepts what any alternative of a schema accepts, without alternatives at its
-        root. References at the root are resolved; the properties of all alternatives are joined.
+        root. References at the root are resolved; the properties of all alternatives are joined; required is what all
+        alternatives, or one part of `allOf`, require.
 
         Args:
             node: The schema.
@@ -340,7 +341,8 @@ def _values(schema: Schema) -> list[Any] | None:
 def _with_plain_keys(root: Schema) -> OfferedSchema:
     """Rename the properties whose names have characters that providers refuse, or over 64, to unique accepted names.
 
-    Returns the schema with the new names and the map back; a schema without such names is used as it is.
+    Returns the schema with the new names and the map new name → original name; a schema without such names is used as
+    it is.
     """
     taken = set(_property_names(root))
     aliases: dict[str, str] = {}

@@ -39,7 +39,7 @@ def adapted_copy(model: M, given: BaseChatModel) -> M:
 
 
 def shaped(model: M, rules: WireRules, *, has_schema: bool = False) -> M:
-    """Return a copy of a model without the constructor options that its endpoint refuses.
+    """Return a copy of a model without the constructor options that its endpoint refuses, and with those that it needs.
 
     The same object if it has none. Streaming is turned off where the endpoint cannot stream. Options that LangChain
     adds by itself are covered, too, but not the keyword arguments of a single request.

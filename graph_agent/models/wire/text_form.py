@@ -74,7 +74,8 @@ def _convert(
 ) -> list[BaseMessage]:
     """Return the messages with calls and results written as text by two functions.
 
-    The other messages are the same objects.
+    Consecutive results become one user message with the id of the first; their media stay content blocks. The other
+    messages are the same objects.
 
     Args:
         messages: The history.
@@ -188,7 +189,9 @@ def _plan_ids(message: AIMessage) -> Mapping[str, str]:
 
 
 def _plan(message: AIMessage) -> str:
-    """Return the structured plan of an assistant message as JSON, with the ids that the model wrote."""
+    """Return the structured plan of an assistant message as JSON (`status`, `tools`, `reasoning`), with the ids that
+    the model wrote.
+    """
     names = _plan_ids(message)
     plan = {
         "status": message.response_metadata.get(PLAN_STATUS, "continue"),

@@ -209,7 +209,9 @@ class _Reduction:
         return reduced
 
     def _plain(self, node: Schema, level: int) -> Schema:
-        """Return a part reduced to the known keywords; beyond 40 levels `{}`, which accepts anything."""
+        """Return a part reduced to the known keywords; beyond 40 levels `{}`, which accepts anything. A reference,
+        `const`, `enum` or alternatives exclude all other keywords, in this order.
+        """
         if level > _MOST_LEVELS:
             return {}
         if isinstance(pointer := node.get("$ref"), str):
