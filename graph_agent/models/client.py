@@ -192,7 +192,7 @@ class ModelClient:
         Transient errors are retried as `retry.ask` describes. If the endpoint refuses a part of the request's form
         (e.g. an option, a schema or a message format), the rule that avoids it is learned for the endpoint, and the
         request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`. A
-        schema that the endpoint ignores is remembered for it. The reply gets estimated usage if it has none.
+        schema that the endpoint ignores is remembered for it. The reply's usage is completed (`with_usage`).
 
         Args:
             phase: `plan` asks for calls, `answer` for the final text. An answer's request has the same tools, with tool

@@ -225,8 +225,9 @@ class RemoteAgent:
         """Open a connection, follow a task with `follow`, and return its result.
 
         `task_id` is the id of an existing task, empty for a new one; `counted` is the usage that was counted before,
-        which the result leaves out. Failures and timeouts are error results; after a cancellation, the remote task is
-        cancelled, its usage recorded, and the cancellation raised.
+        which the result leaves out. A task in the background that runs on gives a notice. Failures and timeouts are
+        error results, and after a failure the card is read again; after a cancellation, the remote task is cancelled,
+        its usage recorded, and the cancellation raised.
         """
         try:
             async with self._client() as (client, streams):
@@ -264,7 +265,11 @@ class RemoteAgent:
         return replace(result, usage=less_usage(result.usage, counted))
 
     def _result(self, task: FollowedTask) -> DelegationResult:
-        """Return the result of a task that has ended or asks a question, by its state."""
+        """Return the result of a task that has ended or asks a question, by its state.
+
+        A completed task gives its artifacts, or else its message; a question gives a waiting result; any other state an
+        error.
+        """
         if task.message is not None:
             return self._success(task, list(task.message.parts))
         match task.status.state:
@@ -295,7 +300,9 @@ class RemoteAgent:
                 return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
-        """Return the answer in `parts`; an error result if they have no content."""
+        """Return the answer in `parts`, untrusted and without the secret of the connection; an error result if they
+        have no content.
+        """
         content = convert_parts(parts)
         usage = read_usage(task.metadata)
         if not content.for_model:

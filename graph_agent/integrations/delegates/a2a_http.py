@@ -211,6 +211,8 @@ _SKILLS, _SKILL_CHARS = 20, 200
 async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origin]) -> AgentCard:
     """Read an agent's card, and keep only those of its interfaces that are on the given origins.
 
+    The address of the card is the well-known path below `url`, unless `url` ends with `.json`.
+
     Args:
         http: The client.
         url: The agent's address, or the address of its card if it ends with `.json`.

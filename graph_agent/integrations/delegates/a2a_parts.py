@@ -99,8 +99,9 @@ def convert_parts(parts: Iterable[Part]) -> ConvertedParts:
     """Convert parts to content for the model and artifacts for programs.
 
     Text and text files become text; data becomes JSON text; the first `MAX_IMAGES` images become image blocks; other
-    files and addresses become a line that names them. Data and files, except these images, are also artifacts. If the
-    parts are one data part, alone or with its JSON as text, the data is also the `value`.
+    files and addresses become a line that names them. The content is a text or, with images, a text block and the
+    images. Data and files, except these images, are also artifacts. If the parts are one data part, alone or with its
+    JSON as text, the data is also the `value`.
     """
     parts = list(parts)
     if (value := _only_data(parts)) is not None:

@@ -344,7 +344,7 @@ class FollowedTask:
         yield  # type: ignore[unreachable]  # a generator function contains a `yield`
 
     def _apply(self, event: StreamResponse) -> None:
-        """Apply one event to the state: a task, a message, a new status, or an artifact."""
+        """Apply one event to the state: a task, a message, a new status, or an artifact; others are ignored."""
         match event.WhichOneof("payload"):
             case "task":
                 self._apply_task(event.task)

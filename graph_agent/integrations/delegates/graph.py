@@ -222,8 +222,8 @@ class DelegatedGraph:
         """Run or resume the graph, and return its result with usage, events and approvals.
 
         `given` is the graph's input, None to continue; `task` is the run that is resumed, None for a new one. A run
-        that waits for approvals returns a waiting result; any other interrupt is raised. After a cancellation or an
-        error, the usage so far is recorded, and the exception raised.
+        that waits for approvals returns a waiting result; any other interrupt is raised. A failed run of an agent is an
+        error result. After a cancellation or another error, the usage so far is recorded, and the exception raised.
         """
         budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
@@ -412,7 +412,8 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 
 def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
-    """Return the answer in the final state of a delegate's graph; an error result if it failed or has no answer.
+    """Return the answer in the final state of a delegate's graph; an error result if it failed (with the text of its
+    report) or has no answer.
 
     The answer is the text of the newest message of the model, or else its structured response as text. An answer that
     was cut off, e.g. by a limit of tokens, has a note of that at its end.
@@ -467,7 +468,8 @@ class BackgroundRuns:
         return result
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
-        """Return the result of a task, or a new question; None while it has neither.
+        """Return the result of a task, or a new question; None while it has neither. Without a checkpointer, and after
+        too many exceptions, the result has the status `unknown`; `error` if nothing was stored.
 
         A task whose run was lost, e.g. with its process, is started again; after three exceptions in this process it is
         given up. A question is returned once: `task["asked"]` names the one that was returned before.

@@ -132,7 +132,8 @@ async def read_pages(read: _PageReader[ResultPage]) -> AsyncGenerator[ResultPage
 def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:
     """Adapt a user's elicitation callback to the SDK; None without one, which the SDK announces as unsupported.
 
-    An exception of the callback is logged and becomes an error reply, so that the server's tool can continue or fail.
+    An exception of the callback is logged and becomes an error reply, so that the server's tool can continue or fail. A
+    callback with three parameters also receives a `CallbackContext`.
 
     Args:
         server: The server's name.

@@ -173,7 +173,9 @@ def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
 
 
 def _check_stdio(name: str, options: dict[str, Any]) -> None:
-    """Raise `ConfigError` if a setting of the transport `stdio` is missing or invalid."""
+    """Raise `ConfigError` if a setting of the transport `stdio` (`command`, `args`, `env`, `cwd`) is missing or
+    invalid.
+    """
     command = options.get("command")
     if not isinstance(command, str) or not command:
         _refuse(name, f"transport 'stdio' needs 'command', the program to start; got {command!r}.")
@@ -249,8 +251,8 @@ def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
 
 
 def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
-    """Return the connections with the given authentication, where they have none; `ConfigError` if it names a wrong
-    server.
+    """Return the connections with the given authentication, where they have none; one for all applies to servers over
+    HTTP only; `ConfigError` if it names a wrong server.
     """
     if auth is None:
         return servers

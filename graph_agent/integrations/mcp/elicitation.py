@@ -148,7 +148,8 @@ async def call_and_ask(
 ) -> types.CallToolResult:
     """Call a tool; a question of the server interrupts the graph, and the resumed run continues the same call.
 
-    Outside an agent's call, or without a checkpointer, a question is answered as unsupported.
+    Outside an agent's call, or without a checkpointer, a question is answered as unsupported. If another process has
+    begun the call, the questions that it asked are asked again; a call that may not be repeated is continued there.
 
     Args:
         server: The server.
@@ -362,7 +363,8 @@ class _Conversation:
     async def _answer(self, question: OpenQuestion) -> None:
         """Answer a question by an answer that was given before, or interrupt the graph for one.
 
-        An earlier answer that no longer fits is dropped; the question then comes again.
+        An earlier answer that no longer fits is dropped; the question then comes again. Questions are known by a digest
+        of their content.
         """
         value = self._request(question)
         digest = value["questions"][-1]

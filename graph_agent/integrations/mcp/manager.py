@@ -204,8 +204,8 @@ class _Opening:
         return list(listed.values()), conflicts
 
     def _current(self) -> Iterator[McpTool]:
-        """Yield the LangChain tools of all servers, converted at the first time and after a change of their
-        definition.
+        """Yield the LangChain tools of all servers, converted at the first time and after a change of their definition,
+        and those that list and read resources and prompts.
         """
         for server in self.servers:
             for name, tool in server.tools.items():

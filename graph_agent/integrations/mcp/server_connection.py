@@ -227,7 +227,9 @@ class ServerConnection:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
 
     async def _own(self) -> None:
-        """Open the session, keep it open until it ends, and close it. Never raises."""
+        """Open the session, keep it open until it ends, and close it. Never raises: a failure of the start is stored in
+        `failure`, and one after it ends the session.
+        """
         watch = HttpWatch(self._on_loss, self._on_server_request)
         try:
             async with AsyncExitStack() as stack:
@@ -257,7 +259,9 @@ class ServerConnection:
                 task.cancel()
 
     async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
-        """Begin the protocol over two streams, list the tools, and resolve `opened`."""
+        """Begin the protocol over two streams, with the callbacks that the settings permit, list the tools, and resolve
+        `opened`.
+        """
         options = dict(self._config.options.get("session_kwargs", {}))
         if self._elicit is not None:
             options["elicitation_callback"] = self._elicit

@@ -122,7 +122,7 @@ class SuspendedCall:
             await self.on_progress(progress, total, message)
 
     async def step(self) -> OpenQuestion | types.CallToolResult:
-        """Wait for the call's next question or its result, and return it.
+        """Wait for the call's oldest open question or its result, and return it. The result comes first.
 
         Cancelling this cancels the call. Raises the errors of the call, and `McpCallError` if it was cancelled.
         """
@@ -216,7 +216,9 @@ class SuspendedCalls:
             self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
 
     async def _look(self, inbox: StoreInbox) -> None:
-        """Read the answers in the Store, and continue the calls that they are for; remove old notes."""
+        """Read the answers in the Store, and continue, in tasks, the suspended calls of this process that they are for;
+        remove old notes.
+        """
         notes = await inbox.read(_BOX)
         for note in notes:
             call = self._calls.get(note.content.get("key", ""))
@@ -231,7 +233,11 @@ class SuspendedCalls:
             await inbox.forget(_BOX, stale)
 
     async def _hand_over(self, inbox: StoreInbox, note: ControlMessage, call: SuspendedCall) -> None:
-        """Continue a call with another process's answer, and send back its next question, its result or its error."""
+        """Continue a call with another process's answer, and send back its next question, its result or its error;
+        after a question the call is suspended again, else it ends.
+
+        Signs of life are sent meanwhile. If the other process has removed its note, the call is ended.
+        """
         assert call.continue_for is not None, "the task that left it has set it"
         work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))
         found: dict[str, Any] = {}
@@ -398,7 +404,9 @@ class Questions:
             # The call ended without the answer, so the question is another call's.
 
     async def _find(self) -> AskingCall | None:
-        """Wait until only one call remains to which a question can belong; None if that cannot be decided."""
+        """Wait until only one call remains to which a question can belong; None if that cannot be decided: no call
+        runs, or calls of several sessions could have asked, which is logged. Calls without an open question come first.
+        """
         mark = object()
         self._unassigned.append(mark)
         try:

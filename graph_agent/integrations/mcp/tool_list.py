@@ -22,7 +22,9 @@ _MOST_PARTS = 50_000
 
 
 async def list_tools(session: McpSession) -> dict[str, types.Tool]:
-    """Return name → definition of a server's tools; one that cannot be offered is left out, and logged."""
+    """Return name → definition of a server's tools; one that cannot be offered is left out, and logged; so are a
+    repeated name, and tools beyond `MOST_SERVER_TOOLS`.
+    """
     listed: dict[str, types.Tool] = {}
     async with aclosing(read_pages(session.list_tools)) as pages:
         async for page in pages:
@@ -57,7 +59,7 @@ def _fault(tool: types.Tool) -> str:
 
 
 def _is_large(schema: dict[str, Any]) -> bool:
-    """Whether expanding a schema's references would give more than `_MOST_PARTS` parts."""
+    """Whether expanding a schema's references would give more than `_MOST_PARTS` parts; circles are expanded once."""
     left = _MOST_PARTS
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     while pending and left > 0:

@@ -79,7 +79,7 @@ def to_langchain_tool(server: McpServer, tool: types.Tool, bridge: LoopBridge, s
     Its name is the server's name of the tool after the connection's `tool_prefix`. Its metadata has the server's
     annotations, and `effect`, `idempotent` and `mcp_server`. A call sends the idempotency key in the request's `_meta`,
     under `KEY_IN_META`. The content of a result becomes content blocks, its structured content the artifact; an error
-    result raises `ToolException`.
+    result raises `ToolException`. A blocking call refuses the server's questions.
 
     Args:
         server: The server.

@@ -79,7 +79,9 @@ class BoundedBody:
         return b"".join(parts)
 
     async def _events(self) -> AsyncIterator[bytes]:
-        """Yield whole events, each with its final blank line."""
+        """Yield whole events, each with its final blank line; one that is too large is replaced by an error event. A
+        rest without a blank line is yielded at the end.
+        """
         buffer, searched, refused = bytearray(), 0, False
         async for chunk in self._response.aiter_bytes():
             buffer += chunk
@@ -199,8 +201,10 @@ class WatchedClient:
         return await self._get(request, options)
 
     async def _post(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
-        """Send a message; report a request that will not be answered, and return a response that the transport
-        accepts.
+        """Send a message; report a request that will not be answered, and return a response that the transport accepts.
+
+        A request that was certainly not sent, or that its authentication refused, is reported as not run; the latter
+        keeps the session.
         """
         request_id = _id_of(request)
         try:
@@ -326,7 +330,8 @@ def _id_of(request: httpx.Request) -> RequestId | None:
 async def _rejection(response: httpx.Response) -> Loss:
     """Return the loss that an error response means; reads and closes the response.
 
-    A 4xx status other than 408 means that the call did not run, and an unknown session (404) that the session is gone.
+    A 4xx status other than 408 means that the call did not run, and an unknown session (404, or 400 with the word
+    `session`) or a 5xx status that the session is gone.
     """
     status = response.status_code
     try:

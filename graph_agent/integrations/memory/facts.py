@@ -170,7 +170,8 @@ class Memory:
         return facts
 
     async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
-        """Store a fact, or replace the one with the id `id_`, and return its id; None for a new id.
+        """Store a fact, or replace the one with the id `id_`, and return its id; None for a new id. A fact of another
+        caller with the same id is not touched.
 
         NUL characters and lone surrogates, which no database stores, become U+FFFD; white space at the ends is removed.
 

@@ -100,7 +100,8 @@ class OtelObserver:
 
     @contextmanager
     def run(self, run: Any, name: str) -> Iterator[None]:
-        """Record a span and the metrics of one run, during the block.
+        """Record a span and the metrics of one run, during the block. The span has the session's id, tokens and the
+        status; metrics count model and tool calls.
 
         Args:
             run: The run, which keeps the span in `observed`.
@@ -268,6 +269,7 @@ class OtelObserver:
 
     def begin_call(self, call: Any) -> _CallSpan:
         """Begin the span of a call, linked to its plan and to the calls that it needs, and make it the current one.
+        Arguments are recorded, with secrets masked, only if spans have content.
 
         Returns an object for `leave_call` and `end_call`.
         """
@@ -314,8 +316,8 @@ class OtelObserver:
     def end_call(self, begun: _CallSpan, status: str, content: Any = None) -> None:
         """End the span of a call, and record its duration.
 
-        `status` is how the call ended; a failure is recorded as the span's error. `content` is its result, recorded
-        only if spans have content.
+        `status` is how the call ended; a failure is recorded as the span's error; calls that did not run, and waiting
+        or interrupted ones, are none. `content` is its result, recorded only if spans have content.
         """
         failed = status not in SUCCESSES and status not in NOT_RUN and status not in ("interrupted", "waiting")
         about = {names.TOOL_NAME: begun.name, **({names.ERROR_TYPE: status} if failed else {})}
@@ -394,7 +396,9 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 def _messages(messages: Any) -> str:
-    """Return messages as JSON in the form of the conventions, with secrets masked."""
+    """Return messages as JSON in the form of the conventions (`role`, and `parts` of type `text`, `tool_call` or
+    `tool_call_response`), with secrets masked.
+    """
     shown: list[dict[str, Any]] = []
     for message in messages:
         parts: list[dict[str, Any]] = []
@@ -412,7 +416,8 @@ def _messages(messages: Any) -> str:
 
 
 def export_by_otlp() -> None:
-    """Set global providers that export by OTLP over HTTP; does nothing if the program has set its own.
+    """Set global providers that export by OTLP over HTTP; does nothing if the program has set its own provider of
+    traces.
 
     `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` switch off one of them.
     """

@@ -318,7 +318,7 @@ def _locked(folder: int, path: str) -> Iterator[Callable[[str], str]]:
     """Hold the lock of a folder, across threads and processes; yield a function that names temporary files.
 
     Under the lock, the name depends only on the file's name, so that the next write replaces what a killed process
-    left.
+    left. On a file system without locks of folders, only threads are excluded, and names are random.
 
     Args:
         folder: Descriptor of the folder, opened for this lock.

@@ -69,7 +69,9 @@ def own_part(root: Path, path: str) -> str | None:
 
 
 def was_approved() -> bool:
-    """Whether a reviewer has approved the running call with exactly its arguments; False outside an agent's call."""
+    """Whether a reviewer has approved the running call with exactly its arguments, as they were asked about or edited;
+    the newest decision since the plan counts; False outside an agent's call.
+    """
     running = running_call()
     if running is None:
         return False
@@ -87,6 +89,8 @@ def was_approved() -> bool:
 
 def _git_places(root: Path) -> dict[str, Identity]:
     """Return path → identity of each `.git` and each bare repository below a folder, at any depth.
+
+    Links are not followed, unreadable folders are skipped, and bare repositories are not searched.
 
     Raises:
         TimeoutError: The search takes more than 20 s.
@@ -162,7 +166,8 @@ class Guard:
         return arguments
 
     def set_aside_new(self) -> list[str]:
-        """Rename files that the command must not have created; return their new paths, empty if there are none.
+        """Rename files that the command must not have created (git's, and without an approval the agent's own); return
+        their new paths, empty if there are none.
 
         If the folder has become too large to search for git's files, these are not renamed, with a warning.
         """

@@ -140,7 +140,8 @@ class CommandRunner:
     async def _run(self, command: str, prefix: Sequence[str]) -> str:
         """Run a command behind a prefix, and return its exit status, or why it was stopped, and its output.
 
-        All of its processes are killed at the end, also after a cancellation.
+        All of its processes are killed at the end, also after a cancellation. It receives only a few variables of the
+        environment, and those of the settings; with a prefix, `HOME` is `/tmp`.
         """
         # A process can leave its process group, but its environment keeps the mark.
         mark = secrets.token_hex(16)
@@ -190,7 +191,9 @@ class CommandRunner:
         return "\n".join([stopped or f"exit status {status}", output.text()]).rstrip()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> str:
-        """Wait for the end of a command; return why it must be stopped, as a line of output; empty if it has ended."""
+        """Wait for the end of a command; return why it must be stopped, as a line of output; empty if it has ended. The
+        limits are time, number of processes, and memory of all processes.
+        """
         limits = self._shell
         ended = asyncio.create_task(process.wait())
         try:
@@ -218,7 +221,9 @@ class _Output:
         self._dropped = 0
 
     async def read(self, pipe: IO[bytes]) -> None:
-        """Read a pipe to its end, and close it; bytes in the middle are dropped."""
+        """Read a pipe to its end, and close it; the first and last bytes are kept, those between are dropped and
+        counted.
+        """
         stream = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)

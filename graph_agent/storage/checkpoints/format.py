@@ -193,7 +193,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                 page = page.next()
 
     def read(at: _Address, channels: Sequence[str]) -> Generator[_Read, Any, Mapping[str, DeltaChannelHistory]]:
-        """Read the history of a checkpoint, and read it again while it is incomplete, up to `_MOST_READS` times more.
+        """Read the history of a checkpoint, and read it again while it is incomplete, up to `_MOST_READS` times more or
+        until two reads agree.
 
         A generator without I/O, so that the blocking and the asynchronous method share it: it yields each `_Read`, and
         is sent the result. Returns channel → seed and writes. The writes compare the number of rebuilt entries with the

@@ -244,8 +244,8 @@ class HistoryCache:
     def keep(self, target: CheckpointTuple, history: History) -> None:
         """Keep a complete history that the saver has returned for the checkpoint `target`.
 
-        Nothing is kept if the history of a newer checkpoint is kept already, if a value cannot be pickled, or if a full
-        copy is no list.
+        One history is kept for each thread, namespace and set of channels. Nothing is kept if that of a newer
+        checkpoint is kept already, if a value cannot be pickled, or if a full copy is no list.
         """
         at = _Checkpoint.of(target)
         with self._guard:

@@ -75,7 +75,8 @@ async def prune(
     read as it was then, nor continued from there, and branches other than the newest are gone. Inputs with an id of the
     last day remain with the checkpoints since, as a caller may send such an input again. A session is skipped if a run
     of it is in progress, or if its newest input has not ended, e.g. because it waits for an answer. A run that begins
-    during the pruning waits for the transaction that trims its session.
+    during the pruning waits for the transaction that trims its session. A SQLite file that cannot free pages is
+    rewritten only while all sessions are idle.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`; the tables may be those of LangGraph's own savers.

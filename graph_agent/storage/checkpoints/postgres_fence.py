@@ -216,7 +216,8 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         """Perform `_write` without recording that it is committed.
 
         A run with a committed checkpoint first tries one pipeline, in which SQL checks the newest checkpoint.
-        Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides.
+        Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides; a run that claims
+        the newest checkpoint is stored as its owner. A stalled holder of the lock is ended.
         """
         own = fence.own_newest(*at, new_ids)
         # One round trip in place of several; nearly all writes take this way.
@@ -584,7 +585,9 @@ class SharedTransactions:
                 future.set_result(False)
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
-        """Commit the writes of several runs in one transaction; False if that fails. A `PoolTimeout` is returned."""
+        """Commit the writes of several runs in one transaction; True on success, False if it fails, and a `PoolTimeout`
+        as a value, not raised.
+        """
         # Sorted: two processes that acquire the same locks in another order could wait for each other.
         locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})
         writes = [write for share in shares for write in share.writes]

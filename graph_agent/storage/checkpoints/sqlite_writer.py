@@ -287,7 +287,7 @@ class Writer:
                 job.fail(error)
 
     def _run_job(self, job: _Job) -> None:
-        """Run one job within a savepoint, and undo it if it fails; raise its error.
+        """Run one job, within a savepoint if it writes, and undo it if it fails; raise its error.
 
         Raises `_TransactionLostError` if SQLite has rolled back the earlier jobs of the transaction, too.
         """

@@ -263,9 +263,9 @@ async def prune_session(
 ) -> PrunedSession:
     """Trim one session, in one transaction, and return what was removed.
 
-    A session is skipped, with a reason in the result, if a run or another pruning of it is in progress, if its newest
-    input has not ended, if a part of it cannot be read, or if runs change it `_MOST_PLANS` times meanwhile. Runs that
-    begin during the transaction wait.
+    Returns a result without numbers if there is nothing to remove. A session is skipped, with a reason in the result,
+    if a run or another pruning of it is in progress, if its newest input has not ended, if a part of it cannot be read,
+    or if runs change it `_MOST_PLANS` times meanwhile. Runs that begin during the transaction wait.
 
     Args:
         tables: The database.
