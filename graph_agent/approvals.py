@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from graph_agent.core.approvals.decisions import Decision, approve, edit, reject, respond
-    from graph_agent.core.approvals.policy import Review
-    from graph_agent.core.approvals.requests import ApprovalRequest, HeldCall
+    from graph_agent.base.approvals.decisions import Decision, approve, edit, reject, respond
+    from graph_agent.base.approvals.policy import Review
+    from graph_agent.base.approvals.requests import ApprovalRequest, HeldCall
 
 __all__ = ["ApprovalRequest", "Decision", "HeldCall", "Review", "approve", "edit", "reject", "respond"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "graph_agent.core.approvals.decisions": "Decision approve edit reject respond",
-        "graph_agent.core.approvals.policy": "Review",
-        "graph_agent.core.approvals.requests": "ApprovalRequest HeldCall",
+        "graph_agent.base.approvals.decisions": "Decision approve edit reject respond",
+        "graph_agent.base.approvals.policy": "Review",
+        "graph_agent.base.approvals.requests": "ApprovalRequest HeldCall",
     },
 )

@@ -14,12 +14,12 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from graph_agent.base._compat import checkpointer_of
+from graph_agent.base.approvals.decisions import read_decisions
+from graph_agent.base.approvals.requests import request_for
 from graph_agent.base.errors import ConfigError, DecisionError
-from graph_agent.core.approvals.decisions import read_decisions
-from graph_agent.core.approvals.requests import request_for
+from graph_agent.base.history.approval_events import decision_event
+from graph_agent.base.history.events import is_own
 from graph_agent.core.execution.deps import AgentDeps, Task
-from graph_agent.core.state.approval_events import decision_event
-from graph_agent.core.state.events import is_own
 from graph_agent.core.state.schema import AgentState
 from graph_agent.core.tools.toolbox import edit_fault
 

@@ -16,6 +16,7 @@ from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.base._internal.text import clean
 from graph_agent.base.calls import delegate_name
 from graph_agent.base.errors import GraphAgentError
+from graph_agent.base.history.call_events import CallResult, fault_result
 from graph_agent.base.types import Call
 from graph_agent.core.execution.approvals import question_value
 from graph_agent.core.execution.delegate_call import (
@@ -30,7 +31,6 @@ from graph_agent.core.execution.delegate_call import (
 )
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
-from graph_agent.core.state.call_events import CallResult, fault_result
 from graph_agent.core.tools.delegation import ContinuingDelegate, DelegationResult
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import effect_text

@@ -12,6 +12,7 @@ from langgraph.types import Command
 
 from graph_agent.base._compat import read_state
 from graph_agent.base.errors import HookError, UserError
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.core.execution.approvals import answered_approvals
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.hooks.failures import hook_error
@@ -22,7 +23,6 @@ from graph_agent.core.planning.middleware_replies import hold_answer, hold_reply
 from graph_agent.core.planning.update import PlanUpdate, limit_event
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.custom_state import RESERVED, CustomState
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import messages_fault, value_fault
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.invoke import belongs_to_run

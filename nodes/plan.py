@@ -20,6 +20,7 @@ from langgraph.types import Command
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_fields
 from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.history.events import event
 from graph_agent.base.inbox import NoteKind
 from graph_agent.base.settings.response_format import is_json
 from graph_agent.base.types import NO_USAGE
@@ -53,7 +54,6 @@ from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.runs.notes import NOTE_EVENTS, listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE
-from graph_agent.core.state.events import event
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.core.waves.schema import Selection, fill_in_earlier, select

@@ -10,11 +10,11 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.base._compat import read_state
+from graph_agent.base.history.events import SUCCESSES, event
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_call, sampling
 from graph_agent.core.state.channels import after_wave
-from graph_agent.core.state.events import SUCCESSES, event
 from graph_agent.core.tools.truncation import truncate_output
 
 

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack
 from graph_agent.base.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from graph_agent.core.approvals.requests import DecisionType
+    from graph_agent.base.approvals.requests import DecisionType
 
 MARKS: dict[str, str] = {
     "effect": '`"read"` for a tool that changes nothing; `"write"`, the default, for one that may',

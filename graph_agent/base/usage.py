@@ -11,7 +11,7 @@ Parts of limits in other files:
 - `core/planning/update.py`: `stop_at_limit`, which ends the planning of an input
 - `core/execution/run_call.py`: `budget_met`, before a call
 - `core/state/schema.py`: `LimitsSoFar`, keys of the loop
-- `core/state/events.py`: `LimitEvent`
+- `base/history/events.py`: `LimitEvent`
 """
 
 from __future__ import annotations

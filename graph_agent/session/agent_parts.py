@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.approvals.policy import read_review
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.core.approvals.policy import read_review
 from graph_agent.core.execution.deps import AgentDeps, ToolCallWrapper
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.tools.toolbox import Toolbox

@@ -41,13 +41,13 @@ from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingSt
 from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import background_loop, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id, html_table
+from graph_agent.base.approvals.requests import is_approval_request
 from graph_agent.base.errors import InputError
 from graph_agent.base.input_ids import InputStoredError
 from graph_agent.base.settings.config import RunContext, run_context
 from graph_agent.base.settings.inherited_context import with_credentials
 from graph_agent.base.types import ContextT, ResponseT
 from graph_agent.base.usage import name_of_model
-from graph_agent.core.approvals.requests import is_approval_request
 from graph_agent.core.runs.fence import DeferredWrites, defers_writes
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, observed, with_handle

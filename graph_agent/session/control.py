@@ -21,6 +21,8 @@ from langgraph.types import StateSnapshot
 from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.base.history.call_events import OUTCOMES
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.inbox import ControlMessage, Inbox, NoteKind, new_note
 from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.settings.config import LoopConfig
@@ -28,8 +30,6 @@ from graph_agent.base.types import SessionStatus, with_fields_of
 from graph_agent.core.runs.notes import checked_fields
 from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
 from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
-from graph_agent.core.state.call_events import OUTCOMES
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of

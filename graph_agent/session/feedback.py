@@ -14,12 +14,12 @@ from langchain_core.messages import AIMessage
 
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.history.events import Rating, StoredEvent
 from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.base.input_ids import ANSWERS
-from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.runs.feedback import TITLE_CHARS, noted_event
-from graph_agent.core.state.events import Rating, StoredEvent
 from graph_agent.session.activity import deliver_note, sees_other_processes
 from graph_agent.session.deduplicator import find_checkpoint, pruned_state
 from graph_agent.session.importing import read_history

@@ -25,9 +25,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent.base._compat.checkpoints import delta_snapshot, replay_delta
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import DamagedSessionError, InputError, SessionBusyError
+from graph_agent.base.history.call_events import as_value
+from graph_agent.base.history.events import read_events
 from graph_agent.base.inbox import StoreInbox, inbox_namespace, note_from
-from graph_agent.core.state.call_events import as_value
-from graph_agent.core.state.events import read_events
 from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.schema import AgentState
 from graph_agent.session.activity import lock_idle_session, running_check

@@ -17,8 +17,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.base._internal.text import visible
-from graph_agent.base.errors import DecisionError, InputError
-from graph_agent.core.approvals.decisions import (
+from graph_agent.base.approvals.decisions import (
     Decision,
     approve,
     as_decision,
@@ -28,8 +27,8 @@ from graph_agent.core.approvals.decisions import (
     split_decisions,
     standing_approval,
 )
-from graph_agent.core.approvals.elicitation import is_elicitation, read_elicitation_answer
-from graph_agent.core.approvals.requests import (
+from graph_agent.base.approvals.elicitation import is_elicitation, read_elicitation_answer
+from graph_agent.base.approvals.requests import (
     HeldCall,
     approval_requests,
     calls_of_request,
@@ -37,6 +36,7 @@ from graph_agent.core.approvals.requests import (
     joined_request,
     request_of,
 )
+from graph_agent.base.errors import DecisionError, InputError
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.results import open_interrupts
 from graph_agent.session.standing_approvals import standing_approvals

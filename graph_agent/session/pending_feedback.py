@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.core.runs.feedback import pending_feedback
-from graph_agent.core.state.events import StoredEvent
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple

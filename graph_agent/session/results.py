@@ -17,6 +17,9 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.base._internal.text import html_table, text_of
+from graph_agent.base.approvals.requests import request_of
+from graph_agent.base.history.call_events import call_name, value_of
+from graph_agent.base.history.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own
 from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import AgentContext
 from graph_agent.base.types import (
@@ -29,9 +32,6 @@ from graph_agent.base.types import (
     Usage,
     plan_id_of,
 )
-from graph_agent.core.approvals.requests import request_of
-from graph_agent.core.state.call_events import call_name, value_of
-from graph_agent.core.state.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own
 from graph_agent.core.state.messages import failure_error
 from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of

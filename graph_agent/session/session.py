@@ -20,9 +20,9 @@ from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.history.events import Event, Rating
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.types import ContextT, ResponseT, SessionStatus, with_parameters_of
-from graph_agent.core.state.events import Event, Rating
 from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions

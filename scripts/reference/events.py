@@ -10,9 +10,9 @@ import griffe
 from scripts.reference.markdown import code, document, table
 from scripts.reference.source import loaded
 
-_MODULE = "graph_agent.core.state.events"
-_REQUESTS = "graph_agent.core.approvals.requests"
-_PARTS = "graph_agent.core.state.plan_parts"
+_MODULE = "graph_agent.base.history.events"
+_REQUESTS = "graph_agent.base.approvals.requests"
+_PARTS = "graph_agent.base.history.plan_parts"
 _COMMON = "_Event"
 _HEADER = ("Field", "Type", "Description")
 

@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.state.call_events import result_event
+from graph_agent.base.history.call_events import result_event
 from graph_agent.session.results import (
     CallState,
     Custom,

@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.approvals.requests import DECISIONS, DecisionType
+from graph_agent.base.approvals.requests import DECISIONS, DecisionType
 from graph_agent.marks import Marks, marked
 from tests.support.agents import thread
 

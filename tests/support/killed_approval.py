@@ -1,4 +1,4 @@
-"""A process that kills itself while its session waits for approval: see `tests/core/approvals/test_recovery.py`."""
+"""A process that kills itself while its session waits for approval: see `tests/base/approvals/test_recovery.py`."""
 
 from __future__ import annotations
 

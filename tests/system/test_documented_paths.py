@@ -15,7 +15,7 @@ TOPS = ("benchmarks", "deploy", "docs", "examples", "graph_agent", "nodes", "pro
 OF_OTHERS = frozenset({".cache/", "langgraph/pregel/_loop.py", "site/"})
 """Folders that a build makes, and a file of LangGraph."""
 FEATURES = {
-    "approvals": "core/approvals/__init__.py",
+    "approvals": "base/approvals/__init__.py",
     "background tasks": "core/planning/background.py",
     "compaction": "core/planning/compaction.py",
     "limits": "base/usage.py",

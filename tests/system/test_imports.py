@@ -70,7 +70,7 @@ NEVER_AT_SERVE = OPTIONAL | {
 }
 """Modules that `graph-agent serve` does not load before its first request but for `/ready`, without MCP servers."""
 AT_FIRST_USE = {
-    *("core.approvals.decisions", "core.approvals.text", "session.assembly", "session.compiled"),
+    *("base.approvals.decisions", "base.approvals.text", "session.assembly", "session.compiled"),
     *(
         "integrations.delegates.graph",
         "core.tools.delegation",
@@ -181,13 +181,13 @@ def test_public_names_of_approvals_are_imported_on_access() -> None:
 
     classes = [name for name in graph_agent.approvals.__all__ if name != "Decision"]  # a union has no module
     names = {name: getattr(graph_agent.approvals, name).__module__ for name in classes}
-    assert ("graph_agent.core.approvals.decisions" in loaded, names) == (
+    assert ("graph_agent.base.approvals.decisions" in loaded, names) == (
         False,
         {
-            "ApprovalRequest": "graph_agent.core.approvals.requests",
-            "HeldCall": "graph_agent.core.approvals.requests",
-            "Review": "graph_agent.core.approvals.policy",
-            **dict.fromkeys(["approve", "edit", "reject", "respond"], "graph_agent.core.approvals.decisions"),
+            "ApprovalRequest": "graph_agent.base.approvals.requests",
+            "HeldCall": "graph_agent.base.approvals.requests",
+            "Review": "graph_agent.base.approvals.policy",
+            **dict.fromkeys(["approve", "edit", "reject", "respond"], "graph_agent.base.approvals.decisions"),
         },
     )
 

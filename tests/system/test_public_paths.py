@@ -45,6 +45,8 @@ INNER = {
     "_internal.text": "graph_agent",
     "parsing.calls": "graph_agent.calls",
     "approvals.policy": "graph_agent.approvals",
+    "core.approvals.requests": "graph_agent.approvals",
+    "core.state.events": "graph_agent.state.events",
 }
 """Path of an earlier version → the public path that the error names."""
 

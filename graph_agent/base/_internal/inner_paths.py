@@ -15,8 +15,12 @@ _PUBLIC_PATHS = {
     **dict.fromkeys(["checkpoints", "inputs", "locks"], "graph_agent.persistence"),
     "parsing": "graph_agent.calls",
     **{name: f"graph_agent.{name}" for name in ("cli", "engines", "hooks", "server", "state", "testing")},
+    **dict.fromkeys(["core", "devtools", "models"], "graph_agent"),
+    "core.approvals": "graph_agent.approvals",
+    "core.state": "graph_agent.state.events",
+    "storage": "graph_agent.persistence",
 }
-"""First part below `graph_agent` of the path of a module that no longer exists → public module that has its names."""
+"""Begin, below `graph_agent`, of the path of a module that no longer exists → public module that has its names."""
 
 
 class InnerPaths:
@@ -29,7 +33,9 @@ class InnerPaths:
         Returns None for any other module, so that Python raises its usual error.
         """
         package, _, rest = name.partition(".")
-        public = _PUBLIC_PATHS.get(rest.partition(".")[0])
+        parts = rest.split(".")
+        begins = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        public = next((_PUBLIC_PATHS[begin] for begin in begins if begin in _PUBLIC_PATHS), None)
         if package == "graph_agent" and public is not None:
             raise ModuleNotFoundError(
                 f"There is no module {name!r}: inner modules move between versions. Import public names, which "

@@ -16,21 +16,21 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from graph_agent.base._compat import count_resume_values, newest_resume_value
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.approvals.decisions import read_decisions
+from graph_agent.base.approvals.policy import Review, review_of
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.base.calls import delegate_name, fingerprint, reviewed_together
 from graph_agent.base.errors import DecisionError
+from graph_agent.base.history.approval_events import decision_event, request_event
+from graph_agent.base.history.call_events import call_of
+from graph_agent.base.history.events import StoredEvent, is_own
 from graph_agent.base.origins import origins_text
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
-from graph_agent.core.approvals.decisions import read_decisions
-from graph_agent.core.approvals.policy import Review, review_of
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
 from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.state.approval_events import decision_event, request_event
-from graph_agent.core.state.call_events import call_of
 from graph_agent.core.state.channels import RemoteTask
-from graph_agent.core.state.events import StoredEvent, is_own
 from graph_agent.core.tools.delegation import DelegationResult
 from graph_agent.core.tools.output import effect_text
 from graph_agent.core.tools.read_result import READ_RESULT

@@ -17,6 +17,8 @@ from langgraph.runtime import Runtime
 
 from graph_agent.base._internal.text import as_text, clean, to_json_safe
 from graph_agent.base.calls import delegate_name, is_delegation
+from graph_agent.base.history.call_events import OUTCOMES, CallResult, result_event, stored_value
+from graph_agent.base.history.events import SUCCESSES, StoredEvent, event
 from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
@@ -24,9 +26,7 @@ from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delega
 from graph_agent.core.execution.approvals import approval_events, is_repeated
 from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.runs.run import handle_of
-from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_event, stored_value
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
-from graph_agent.core.state.events import SUCCESSES, StoredEvent, event
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.tools.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
 from graph_agent.core.tools.invoke import belongs_to_run

@@ -22,6 +22,7 @@ from langgraph.runtime import Runtime
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import log_fields
 from graph_agent.base._internal.lru import BoundedCache
+from graph_agent.base.history.call_events import CallResult
 from graph_agent.base.settings.config import AgentContext, LoopConfig, Planner, coerce_context, effective_config
 from graph_agent.base.settings.response_format import ResponseSchema, client_schema
 from graph_agent.base.types import Call, Usage
@@ -31,7 +32,6 @@ from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.hooks.protocol import LoopHook, sees_answers
 from graph_agent.core.overlap.call_table import CallTable
 from graph_agent.core.runs.run import Run, run_of
-from graph_agent.core.state.call_events import CallResult
 from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
 from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.toolbox import Toolbox

@@ -28,8 +28,8 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.types import Checkpointer
 
 from graph_agent.base._compat import checkpointer_of, count_resume_values
+from graph_agent.base.approvals.requests import is_single_call
 from graph_agent.base.types import Call
-from graph_agent.core.approvals.requests import is_single_call
 from graph_agent.core.execution.deps import Task
 from graph_agent.core.runs.own_checkpoint import (
     BY_A_PERSON,

@@ -15,18 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from graph_agent.base.calls import calls_of
-from graph_agent.base.types import Call
-from graph_agent.core.execution.deps import Task
-from graph_agent.core.execution.ledger import (
-    Write,
-    calls_gone_back_to,
-    checkpoint_of,
-    finished_writes,
-    is_own_field,
-    wave_recovery,
-)
-from graph_agent.core.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
-from graph_agent.core.state.call_events import (
+from graph_agent.base.history.call_events import (
     NEVER_STARTED,
     NOT_STARTED,
     READING,
@@ -41,7 +30,18 @@ from graph_agent.core.state.call_events import (
     results_of_wave,
     since_plan,
 )
-from graph_agent.core.state.events import StoredEvent, event, is_own
+from graph_agent.base.history.events import StoredEvent, event, is_own
+from graph_agent.base.types import Call
+from graph_agent.core.execution.deps import Task
+from graph_agent.core.execution.ledger import (
+    Write,
+    calls_gone_back_to,
+    checkpoint_of,
+    finished_writes,
+    is_own_field,
+    wave_recovery,
+)
+from graph_agent.core.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.core.state.messages import is_settled, open_calls, order_results, with_results
 from graph_agent.core.state.schema import LoopState
 from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve

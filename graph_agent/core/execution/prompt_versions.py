@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graph_agent.base._internal.text import version_of
-from graph_agent.core.state.plan_parts import VersionsOfPlan
+from graph_agent.base.history.plan_parts import VersionsOfPlan
 from graph_agent.models.prompts import Prompts
 
 

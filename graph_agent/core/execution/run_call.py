@@ -24,6 +24,15 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure, log_
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.base.calls import current_call, is_delegation
 from graph_agent.base.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
+from graph_agent.base.history.call_events import (
+    UNKNOWN_OUTCOME,
+    CallResult,
+    announce,
+    answer_event,
+    fault_result,
+    since_plan,
+)
+from graph_agent.base.history.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since
 from graph_agent.base.sampling import current_sampler
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
@@ -42,16 +51,7 @@ from graph_agent.core.execution.ledger import (
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.call_events import (
-    UNKNOWN_OUTCOME,
-    CallResult,
-    announce,
-    answer_event,
-    fault_result,
-    since_plan,
-)
 from graph_agent.core.state.custom_state import CustomState
-from graph_agent.core.state.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since
 from graph_agent.core.tools.client import call_client_tool
 from graph_agent.core.tools.invoke import (
     CommandScope,

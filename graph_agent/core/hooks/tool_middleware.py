@@ -21,13 +21,13 @@ from graph_agent.base._compat import (
 )
 from graph_agent.base._internal.failure_log import get_logger, log_user_error
 from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.history.call_events import CallResult
+from graph_agent.base.history.events import SUCCESSES, ResultStatus
 from graph_agent.base.types import Call
 from graph_agent.core.hooks.copies import copied
 from graph_agent.core.hooks.failures import hook_that_raised
 from graph_agent.core.hooks.middleware import AdmittedMiddleware, Wrap
-from graph_agent.core.state.call_events import CallResult
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
-from graph_agent.core.state.events import SUCCESSES, ResultStatus
 from graph_agent.core.tools.invoke import (
     CommandScope,
     as_command,

@@ -27,5 +27,5 @@ Parts in other files:
 - `core/planning/answer.py`: `update`, which ends the speculation of the input; `Run.release` does so, too
 - `models/chunk_listener.py`: how the chunks of a reply arrive here
 - `base/settings/`: the fields `dispatch`, `predict` and `speculation_budget`
-- `core/state/events.py`: `early` of events, `early_s` of a `tool_result`; `session/early_work.py` sums them
+- `base/history/events.py`: `early` of events, `early_s` of a `tool_result`; `session/early_work.py` sums them
 """

@@ -14,13 +14,13 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.base._compat.detached import detached
 from graph_agent.base.calls import current_call
+from graph_agent.base.history.call_events import output_value
+from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.overlap.rules import Proposal, reason_to_wait
 from graph_agent.core.overlap.speculation import Speculation
 from graph_agent.core.runs.run import Run
-from graph_agent.core.state.call_events import output_value
-from graph_agent.core.state.plan_parts import SpeculationSource
 from graph_agent.core.tools.invoke import ReturnValue, read_output, recorded_return_value
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.chunk_listener import chunk_listener

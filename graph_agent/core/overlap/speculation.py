@@ -11,10 +11,10 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.base._compat import read_state
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.history.events import StoredEvent
+from graph_agent.base.history.plan_parts import SpeculationCounts, SpeculationSource
 from graph_agent.base.settings.speculation import SpeculationBudget
 from graph_agent.core.runs.run import run_of
-from graph_agent.core.state.events import StoredEvent
-from graph_agent.core.state.plan_parts import SpeculationCounts, SpeculationSource
 from graph_agent.core.state.schema import LoopState
 
 logger = get_logger("graph_agent.overlap")

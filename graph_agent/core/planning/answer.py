@@ -14,6 +14,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.history.call_events import account
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
@@ -34,9 +36,7 @@ from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_st
 from graph_agent.core.planning.update import limit_event
 from graph_agent.core.runs.notes import ReceivedNotes, listen
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.call_events import account
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import failure_error, failure_message, stream_rest, with_name
 from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning

@@ -9,12 +9,12 @@ from typing import Any
 from langchain_core.messages import ToolCall, ToolMessage
 
 from graph_agent.base._internal.text import excerpt
+from graph_agent.base.approvals.requests import HeldCall
+from graph_agent.base.history.call_events import answer_event, is_structured, since_plan
+from graph_agent.base.history.events import StoredEvent, is_own
 from graph_agent.base.types import Call
-from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.execution.open_calls import newest_calls
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.state.call_events import answer_event, is_structured, since_plan
-from graph_agent.core.state.events import StoredEvent, is_own
 from graph_agent.core.waves.references import escaped
 
 REJECTED = "Not run: a person rejected this call."

@@ -7,7 +7,7 @@ Parts of background tasks in other files:
 - `core/tools/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
 - `core/execution/delegate_call.py`: the part at a call, which starts a task
 - `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
-- `core/state/events.py`: `BackgroundResultEvent`
+- `base/history/events.py`: `BackgroundResultEvent`
 - `integrations/delegates/graph.py`: runs the task of a compiled graph
 """
 
@@ -20,12 +20,12 @@ from typing import Any
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
+from graph_agent.base.history.call_events import stored_value
+from graph_agent.base.history.events import event
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.call_events import stored_value
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask
-from graph_agent.core.state.events import event
 from graph_agent.core.tools.delegation import BackgroundDelegate, DelegationResult
 from graph_agent.core.tools.output import fenced, source_of
 from graph_agent.core.tools.toolbox import Toolbox

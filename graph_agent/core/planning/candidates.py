@@ -9,7 +9,7 @@ Parts in other files:
 - `base/settings/candidates.py`: `Candidate`, `PlanJudge` and `CandidatePlan`, the values of the settings
 - `core/planning/plan_choice.py`: the choice of a plan, and which calls are certain before it
 - `core/planning/ask.py`: `_send`, which asks for a plan
-- `core/state/plan_parts.py`: `candidates` and `judge` of the `plan` event
+- `base/history/plan_parts.py`: `candidates` and `judge` of the `plan` event
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.history.plan_parts import PlanCandidate
 from graph_agent.base.settings.candidates import Candidate, PlanChooser, candidates_of
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.exchange import Exchange
@@ -36,7 +37,6 @@ from graph_agent.core.planning.plan_choice import (
     shared_calls,
 )
 from graph_agent.core.planning.reply import Planned
-from graph_agent.core.state.plan_parts import PlanCandidate
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.stream_watch import StreamWatch
 

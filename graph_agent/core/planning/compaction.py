@@ -11,7 +11,7 @@ Parts of compaction in other files:
 - `core/planning/recovery.py`: `shorten`, after an error that a request is too long
 - `core/planning/next_request.py`: `compacted_view` and `summarized_view`, the part at a request
 - `core/state/schema.py`: the keys `summary`, `kept_from` and `truncations` of the loop
-- `core/state/events.py`: `SummaryEvent`
+- `base/history/events.py`: `SummaryEvent`
 - `core/hooks/history_compression.py`: a hook that shortens requests by a function of the program
 """
 

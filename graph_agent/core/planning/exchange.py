@@ -16,6 +16,7 @@ from langchain_core.messages.ai import UsageMetadata
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.calls import calls_of
+from graph_agent.base.history.events import ModelCallRecord, Purpose, StoredEvent, event
 from graph_agent.base.settings.config import Price
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import ExtraUsage, LimitMet, TimedRequest, add_usage, extra_usage, usage_of
@@ -25,7 +26,6 @@ from graph_agent.core.planning.recovery import ChangedRequest, fitted, options_w
 from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.reply import REPLACED
 from graph_agent.core.planning.structured_plan import LimitCheck, PlanningError, RepairRequestError
-from graph_agent.core.state.events import ModelCallRecord, Purpose, StoredEvent, event
 from graph_agent.core.state.schema import LoopState
 from graph_agent.models.errors import is_content_refusal
 from graph_agent.models.finish import REFUSAL_WARNING, REFUSED

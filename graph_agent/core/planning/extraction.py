@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.lenient_json import parse_lenient_json
 from graph_agent.base._internal.text import as_text
+from graph_agent.base.history.events import event
 from graph_agent.base.usage import add_usage, usage_of
 from graph_agent.core.execution.deps import answer_left_s
 from graph_agent.core.planning.compaction import newest_input
@@ -24,7 +25,6 @@ from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import by_fallback
 from graph_agent.core.runs.caller import caller_of_input
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.events import event
 from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.stream_watch import StreamWatch

@@ -16,12 +16,12 @@ from graph_agent.base._internal.failure_log import (
 )
 from graph_agent.base._internal.text import clean
 from graph_agent.base.errors import GraphAgentError, HookError
+from graph_agent.base.history.call_events import account
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import since_input
 from graph_agent.base.model_error_text import public_text
 from graph_agent.core.planning.compaction import recap
 from graph_agent.core.planning.structured_plan import PlanningError
-from graph_agent.core.state.call_events import account
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.models.errors import FOR_USERS, classify_model_error, describe_model_error, hint_of, is_raised_by_model
 from graph_agent.models.prompts import Prompts
 

@@ -8,8 +8,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Command
 
+from graph_agent.base.history.call_events import Handoff
 from graph_agent.base.types import STATUS_OF, SessionStatus
-from graph_agent.core.state.call_events import Handoff
 from graph_agent.core.state.channels import status_event
 from graph_agent.core.state.messages import order_results
 from graph_agent.core.state.schema import PlanState

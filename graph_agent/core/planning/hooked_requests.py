@@ -9,6 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage
 
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import usage_of
 from graph_agent.core.hooks.loop_hooks import LoopHooks
@@ -23,7 +24,6 @@ from graph_agent.core.planning.reply import Planned, ended_plan, plan_of_answer,
 from graph_agent.core.planning.summary import renew_summary, use_summary
 from graph_agent.core.planning.text_correction import apply_known_drop, plan_in_text, sign_of_ignored_tools
 from graph_agent.core.state.channels import collect_writes
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.schema import HookWork
 from graph_agent.models.stream_filters import has_no_answer
 

@@ -7,7 +7,7 @@ Parts of loop detection in other files:
 - `nodes/plan.py`: the rule `stop_at_repetition`; `mark_withheld`, for calls of withheld tools
 - `core/planning/next_request.py`: offers a model no tool that is `withheld`
 - `core/state/schema.py`: the keys `loops`, `withheld` and `unchanging` of the loop
-- `core/state/events.py`: `LoopDetectedEvent`
+- `base/history/events.py`: `LoopDetectedEvent`
 - `core/hooks/loop_hooks.py`: counts the calls of replies that a hook replaced
 """
 
@@ -23,10 +23,10 @@ from langchain_core.utils.utils import LC_AUTO_PREFIX
 
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.base.calls import fingerprint
+from graph_agent.base.history.call_events import call_of
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.types import Call
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.state.call_events import call_of
-from graph_agent.core.state.events import StoredEvent, event
 
 logger = get_logger("graph_agent.planning.loop_detection")
 REPEATS = 3

@@ -15,14 +15,14 @@ from langgraph.types import Overwrite
 
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.calls import calls_of
+from graph_agent.base.history.call_events import answer_event, recorded_ids
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call
 from graph_agent.core.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode, MiddlewareNodes
 from graph_agent.core.planning.reply import REPLACED, read_reply
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.state.call_events import answer_event, recorded_ids
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import order_results, stream_rest
 from graph_agent.core.state.schema import LoopOutcome, LoopState
 from graph_agent.models.sanitize import without_call_blocks

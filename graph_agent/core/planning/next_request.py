@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.base.history.call_events import EarlierCalls
 from graph_agent.base.settings.config import LoopConfig, Planner
 from graph_agent.core.execution.deps import AgentDeps, Task, answer_left_s
 from graph_agent.core.hooks.protocol import HookRequest
@@ -20,7 +21,6 @@ from graph_agent.core.planning.kept_results import with_kept_results
 from graph_agent.core.planning.planner import planner_of
 from graph_agent.core.planning.prepared_history import PreparedHistory, with_carried
 from graph_agent.core.runs.run import RunHandle
-from graph_agent.core.state.call_events import EarlierCalls
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.core.tools.truncation import with_cuts

@@ -16,6 +16,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config, get_store
 
 from graph_agent.base._compat import read_state
+from graph_agent.base.history.call_events import since_plan
+from graph_agent.base.history.events import StoredEvent
+from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.input_messages import is_user_input
 from graph_agent.base.types import Call
 from graph_agent.core.overlap.early_calls import EarlyCall, early_calls_of
@@ -27,9 +30,6 @@ from graph_agent.core.planning.plan_choice import call_key
 from graph_agent.core.planning.reply import Planned
 from graph_agent.core.planning.streamed_dispatch import StreamedDispatch
 from graph_agent.core.runs.run import run_of
-from graph_agent.core.state.call_events import since_plan
-from graph_agent.core.state.events import StoredEvent
-from graph_agent.core.state.plan_parts import SpeculationSource
 
 
 def overlap_of(request: NextRequest) -> PlanningOverlap | None:

@@ -13,19 +13,19 @@ from functools import partial
 from langchain_core.messages import AIMessage
 
 from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.approvals.requests import HeldCall
+from graph_agent.base.history.approval_events import request_event
+from graph_agent.base.history.call_events import answer_event, answers_of_wave, approval_progress
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import Call, SessionStatus
-from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.execution.approvals import held_calls, with_uncertain_calls
 from graph_agent.core.execution.open_calls import CurrentWave, current_wave, removed_events, results_in_order
 from graph_agent.core.planning.approval_decisions import apply_decisions
 from graph_agent.core.planning.reply import read_reply
 from graph_agent.core.planning.update import AT_LIMIT, PlanUpdate
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.approval_events import request_event
-from graph_agent.core.state.call_events import answer_event, answers_of_wave, approval_progress
 from graph_agent.core.state.channels import status_event
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import open_calls
 from graph_agent.core.tools.toolbox import Toolbox, planned_fault
 from graph_agent.core.waves.schema import Selection

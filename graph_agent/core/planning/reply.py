@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.base._internal.text import after_reasoning, clean
 from graph_agent.base.calls import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.base.errors import SlowSchemaError
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.settings.config import Price
 from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.types import Call, CutOff, Usage
@@ -24,7 +25,6 @@ from graph_agent.base.usage import usage_of
 from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.copies import copied
 from graph_agent.core.hooks.protocol import HookResponse
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import with_name
 from graph_agent.core.waves.reply import answer_of_plans
 from graph_agent.models.client import Mode

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from graph_agent.base._internal.failure_log import get_logger, log_traceback
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.errors import UserError
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.history_notes import is_kept_note, is_note
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError, usage_of
@@ -22,7 +23,6 @@ from graph_agent.core.planning.compaction import find_cut, newest_input
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.recovery import ChangedRequest, fallen_back, shortened
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.schema import LoopState, Summary
 from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.errors import classify_model_error, describe_model_error

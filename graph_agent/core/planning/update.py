@@ -14,6 +14,15 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger, log_fields
 from graph_agent.base._internal.text import as_text, text_of, to_json_safe
+from graph_agent.base.history.call_events import (
+    announce,
+    answers_of_wave,
+    failed_ids,
+    is_structured,
+    results_of_wave,
+    since_plan,
+)
+from graph_agent.base.history.events import SUCCESSES, ResultStatus, StoredEvent, event
 from graph_agent.base.input_messages import CONTEXT_MARK, new_user_messages
 from graph_agent.base.settings.config import coerce_context, set_fields
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
@@ -28,16 +37,7 @@ from graph_agent.core.runs.run import (
     WorkStoppedError,
     handle_of,
 )
-from graph_agent.core.state.call_events import (
-    announce,
-    answers_of_wave,
-    failed_ids,
-    is_structured,
-    results_of_wave,
-    since_plan,
-)
 from graph_agent.core.state.channels import RemoteTask, status_event, take_extras
-from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event
 from graph_agent.core.state.messages import newest_in_call_order, rewrite
 from graph_agent.core.state.schema import (
     INITIAL_LOOP,

@@ -7,7 +7,7 @@ Parts of feedback in other files:
 - `session/feedback.py`: finds the rated answer, and stores the notes
 - `core/runs/notes.py`: `listen`, by which the next step of a run processes the note
 - `core/state/schema.py`: the key `ratings` of the loop, from which lists count thumbs
-- `core/state/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`
+- `base/history/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`
 - `storage/checkpoints/note_rows.py`: reads notes without a Store
 """
 
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from graph_agent.base.history.events import Rating, StoredEvent
 from graph_agent.base.inbox import ControlMessage
-from graph_agent.core.state.events import Rating, StoredEvent
 
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState, Ratings

@@ -8,7 +8,7 @@ Parts of steering in other files:
 - `base/inbox.py`: `Inbox`, which stores notes until a run processes them
 - `nodes/plan.py`: the rule `receive_notes`; `ask_model` plans again if a note arrives before the answer is shown
 - `core/state/schema.py`: the keys `consumed_notes` and `config_overrides` of the loop
-- `core/state/events.py`: `SteeringEvent`
+- `base/history/events.py`: `SteeringEvent`
 - `session/control.py`: `steer`, by which a program sends a note
 """
 
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
 from graph_agent.core.runs.feedback import NOTE_EVENTS as NOTE_EVENTS  # the rules of a plan receive these kinds
 from graph_agent.core.runs.feedback import take_noted
 from graph_agent.core.runs.run import Run, WorkStoppedError
-from graph_agent.core.state.events import StoredEvent, event
 
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState

@@ -33,8 +33,8 @@ from graph_agent.base._internal.sync_bridge import (
     start,
 )
 from graph_agent.base.errors import HookError, RunFailedError
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.core.runs.fence import CheckpointFence
-from graph_agent.core.state.events import StoredEvent
 
 if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker

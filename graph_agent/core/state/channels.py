@@ -22,9 +22,9 @@ from typing_extensions import TypedDict
 
 from graph_agent.base._compat import index_pending_writes, messages_delta_reducer
 from graph_agent.base._compat.checkpoints import let_channels_decide_on_copies
+from graph_agent.base.history.call_events import Handoff
+from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.state.call_events import Handoff
-from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.lengths import CheckedWrites, add_length
 
 # At import, before any graph with these channels is compiled.

@@ -14,10 +14,11 @@ from langgraph.channels import EphemeralValue
 from langgraph.managed import RemainingSteps
 from typing_extensions import TypedDict
 
+from graph_agent.base.approvals.requests import HeldCall
+from graph_agent.base.history.call_events import Handoff
+from graph_agent.base.history.events import ModelCallRecord, Rating, StoredEvent, append_events
 from graph_agent.base.types import Call, StopReason, Usage
 from graph_agent.base.usage import add_usage
-from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.state.call_events import Handoff
 from graph_agent.core.state.channels import (
     SNAPSHOT_EVERY,
     GrowingDelta,
@@ -27,7 +28,6 @@ from graph_agent.core.state.channels import (
     StatusChannel,
     change_remote,
 )
-from graph_agent.core.state.events import ModelCallRecord, Rating, StoredEvent, append_events
 
 Ratings = dict[str, dict[str, Rating]]
 """`seq` of a rated answer, as text → person → their newest rating."""

@@ -11,8 +11,8 @@ from typing import Any
 from langgraph.types import interrupt
 
 from graph_agent.base._internal.text import as_text, to_json_safe
+from graph_agent.base.history.call_events import CallResult
 from graph_agent.base.types import CLIENT_CALL, Call
-from graph_agent.core.state.call_events import CallResult
 
 _NOT_FIRST = (
     "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again "

@@ -30,12 +30,12 @@ from graph_agent.base._internal.sync_bridge import call_in_thread, is_cancelled
 from graph_agent.base._internal.text import as_text, clean, decode, text_of, to_json_safe
 from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.errors import CallError, ConfigError, ToolArgumentsError
+from graph_agent.base.history.call_events import CallResult, Handoff, as_json, structured_content
+from graph_agent.base.history.events import NOT_RUN, SUCCESSES, ResultStatus
 from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import user_context
 from graph_agent.base.types import Call
-from graph_agent.core.state.call_events import CallResult, Handoff, as_json, structured_content
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState
-from graph_agent.core.state.events import NOT_RUN, SUCCESSES, ResultStatus
 from graph_agent.core.state.messages import first_unplain
 from graph_agent.core.tools.output import textless_fault, textless_in
 

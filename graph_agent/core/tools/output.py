@@ -21,7 +21,7 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.sync_bridge import TimeLimitError
 from graph_agent.base._internal.text import clean, text_of
 from graph_agent.base.errors import AbandonedCallsError, CallError, McpServerError
-from graph_agent.core.state.call_events import CallResult
+from graph_agent.base.history.call_events import CallResult
 from graph_agent.models.errors import public_exception_text
 
 logger = get_logger("graph_agent.tools.output")

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.tools.output import fenced_text, source_of
 
 READ_RESULT = "read_result"

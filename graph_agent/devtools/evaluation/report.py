@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from graph_agent.base._internal.text import printable, printable_lines
-from graph_agent.core.state.events import Event
+from graph_agent.base.history.events import Event
 from graph_agent.devtools.evaluation.cases import Measures
 from graph_agent.devtools.evaluation.runner import Plan, Trial
 from graph_agent.devtools.evaluation.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate

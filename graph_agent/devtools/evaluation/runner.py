@@ -25,12 +25,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.agent_file.imports import load_attribute
 from graph_agent.agent_file.spec import AgentSpec
+from graph_agent.base.approvals.decisions import approve, edit, reject, respond
+from graph_agent.base.approvals.requests import HeldCall
 from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.history.events import Event
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.decisions import approve, edit, reject, respond
-from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.state.events import Event
 from graph_agent.devtools.evaluation.cases import (
     NO_MEASURES,
     Case,

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.history.call_events import SETTLED
+from graph_agent.base.history.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
-from graph_agent.core.state.call_events import SETTLED
-from graph_agent.core.state.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
 from graph_agent.core.tools.output import cut_short
 from graph_agent.devtools.testing.export_script import (
     LINE_WIDTH,

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import is_delegation
+from graph_agent.base.history.call_events import is_text
+from graph_agent.base.history.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.state.call_events import is_text
-from graph_agent.core.state.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.core.tools.output import effect_text
 from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedResult
 from graph_agent.devtools.testing.script import (

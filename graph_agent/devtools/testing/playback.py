@@ -21,10 +21,10 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt, interrupt
 
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.base.calls import canonical_arguments
 from graph_agent.base.errors import RunFailedError, ScriptError
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.core.state.events import StoredEvent
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.core.tools.output import StopCause
 from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.recording import RecordedResult

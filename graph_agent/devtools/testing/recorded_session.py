@@ -16,11 +16,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from graph_agent.base._internal.text import visible_json
+from graph_agent.base.approvals.requests import HeldCall
 from graph_agent.base.calls import canonical_arguments, delegate_name, is_delegation
 from graph_agent.base.errors import ScriptError
+from graph_agent.base.history.events import SUCCESSES
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.state.events import SUCCESSES
 from graph_agent.core.tools.delegation import Delegation, DelegationResult
 from graph_agent.devtools.testing.json_values import ABSENT, value_differences
 from graph_agent.devtools.testing.playback import Playback

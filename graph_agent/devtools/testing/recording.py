@@ -15,12 +15,12 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 
 from graph_agent.base._internal.text import check_session_id, text_of, to_json_safe
 from graph_agent.base.errors import InputError
+from graph_agent.base.history.call_events import SETTLED, call_of, value_of
+from graph_agent.base.history.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.input_messages import is_user_input
 from graph_agent.base.types import NO_USAGE, SessionStatus, StopReason, Usage, needed_ids, plan_id_of
 from graph_agent.base.usage import add_usage
-from graph_agent.core.state.call_events import SETTLED, call_of, value_of
-from graph_agent.core.state.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own
 from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.messages import failure_of
 from graph_agent.session.importing import read_history

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.history.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
 from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.state.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
 from graph_agent.core.tools.output import StopCause, cut_short
 from graph_agent.devtools.testing.recording import (
     RecordedCall,

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.checkpoint.memory import InMemorySaver
 
+from graph_agent.base.approvals.requests import HeldCall
 from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.model_requests import learned_rules
 from graph_agent.devtools.testing.input_differences import (
     Difference,

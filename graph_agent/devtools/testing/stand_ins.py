@@ -24,8 +24,8 @@ from graph_agent.base._compat import InjectedArguments
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
 from graph_agent.base.errors import CallError, ConfigError, McpServerError
+from graph_agent.base.history.events import SUCCESSES
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.state.events import SUCCESSES
 from graph_agent.core.tools.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.core.tools.memory import RecalledFact
 from graph_agent.core.tools.read_result import READ_RESULT

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal.text import to_json_safe
-from graph_agent.core.approvals.requests import ActionRequest, ReviewConfig
+from graph_agent.base.approvals.requests import ActionRequest, ReviewConfig
 from graph_agent.integrations.delegates.a2a_parts import (
     part_data,
 )

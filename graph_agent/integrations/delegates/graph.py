@@ -39,17 +39,17 @@ from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.base._internal.text import as_text, to_json_safe
+from graph_agent.base.approvals.decisions import split_decisions
+from graph_agent.base.approvals.requests import asks_again, is_approval_request, joined_request
+from graph_agent.base.approvals.text import question_text
 from graph_agent.base.errors import DecisionError, RunFailedError
+from graph_agent.base.history.call_events import as_value
+from graph_agent.base.history.events import StoredEvent, is_approval
 from graph_agent.base.settings.config import Price, user_context
 from graph_agent.base.settings.inherited_context import delegated_context
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
-from graph_agent.core.approvals.decisions import split_decisions
-from graph_agent.core.approvals.requests import asks_again, is_approval_request, joined_request
-from graph_agent.core.approvals.text import question_text
-from graph_agent.core.state.call_events import as_value
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
-from graph_agent.core.state.events import StoredEvent, is_approval
 from graph_agent.core.tools.delegation import (
     DEPTH_LEFT,
     HANDED_PARTS,

@@ -26,13 +26,7 @@ from mcp.shared.session import ProgressFnT
 from graph_agent.base._compat import checkpointer_of, count_resume_values
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
-from graph_agent.base.calls import key_of_current_call, running_call
-from graph_agent.base.errors import DecisionError
-from graph_agent.base.inbox import StoreInbox
-from graph_agent.base.sampling import Sampler, current_sampler
-from graph_agent.base.types import NO_USAGE, Call
-from graph_agent.base.usage import LimitMetError, add_usage
-from graph_agent.core.approvals.elicitation import (
+from graph_agent.base.approvals.elicitation import (
     ElicitationAnswer,
     ElicitationRequest,
     is_elicitation,
@@ -40,6 +34,12 @@ from graph_agent.core.approvals.elicitation import (
     read_elicitation_answer,
     response_schema,
 )
+from graph_agent.base.calls import key_of_current_call, running_call
+from graph_agent.base.errors import DecisionError
+from graph_agent.base.inbox import StoreInbox
+from graph_agent.base.sampling import Sampler, current_sampler
+from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.base.usage import LimitMetError, add_usage
 from graph_agent.core.runs.own_checkpoint import load, running_checkpoint
 from graph_agent.core.runs.run import run_of
 from graph_agent.integrations.mcp.connections import ServerConfig

@@ -20,9 +20,9 @@ from mcp.shared.session import ProgressFnT
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.polling import POLL_S, poll_forever
+from graph_agent.base.approvals.elicitation import ElicitationRequest
 from graph_agent.base.inbox import ControlMessage, StoreInbox, new_note
 from graph_agent.base.types import NO_USAGE, Usage
-from graph_agent.core.approvals.elicitation import ElicitationRequest
 from graph_agent.integrations.mcp.messages import McpCallError
 
 logger = get_logger("graph_agent.mcp")

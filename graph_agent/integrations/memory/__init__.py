@@ -8,6 +8,6 @@ Parts in other files:
 - `core/tools/memory.py`: the protocol of a memory
 - `core/planning/recall.py`: the recall at the beginning of an input
 - `core/planning/next_request.py`: the message with the recalled facts
-- `core/state/events.py`: `RecallEvent`; `core/state/schema.py`: the key `recalled` of the loop state
+- `base/history/events.py`: `RecallEvent`; `core/state/schema.py`: the key `recalled` of the loop state
 - `interfaces/server/facts.py`, `interfaces/cli/memory.py`: the facts in the hands of the user
 """

@@ -20,10 +20,10 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegate_name, is_delegation
+from graph_agent.base.history.events import NOT_RUN, SUCCESSES
 from graph_agent.base.origins import origins_text
 from graph_agent.base.types import SessionStatus, plan_id_of
 from graph_agent.base.usage import TimedRequest
-from graph_agent.core.state.events import NOT_RUN, SUCCESSES
 from graph_agent.integrations.otel import conventions as names
 
 _SCOPE = "graph_agent"

@@ -20,8 +20,8 @@ from graph_agent.base._compat import read_running_state
 from graph_agent.base._internal import own_files
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.calls import canonical_arguments, running_call
-from graph_agent.core.state.call_events import since_plan
-from graph_agent.core.state.events import is_own
+from graph_agent.base.history.call_events import since_plan
+from graph_agent.base.history.events import is_own
 
 _SCAN_S = 20.0
 """Maximum seconds for finding git's files."""

@@ -15,10 +15,10 @@ from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
 
 from graph_agent.base._internal.failure_log import exception_text, log_failure
 from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base.approvals.decisions import standing_approval
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.base.errors import UserError
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.decisions import standing_approval
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.interfaces.acp import conversion
 from graph_agent.session.activity import running_check
 from graph_agent.session.history import summarize_sessions

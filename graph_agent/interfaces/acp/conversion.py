@@ -13,12 +13,12 @@ from langchain_core.messages import HumanMessage
 from langgraph.types import Interrupt
 
 from graph_agent.base._internal.text import as_text, clean, printable_lines, text_of, visible, visible_json
-from graph_agent.core.approvals.decisions import Decision, approve, edit, reject
-from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, is_approval_request, request_of
-from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.state.call_events import call_name, call_of
-from graph_agent.core.state.events import SUCCESSES, Event, StoredEvent
+from graph_agent.base.approvals.decisions import Decision, approve, edit, reject
+from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request, is_approval_request, request_of
+from graph_agent.base.approvals.text import parse_answer, question_text
+from graph_agent.base.history.call_events import call_name, call_of
+from graph_agent.base.history.events import SUCCESSES, Event, StoredEvent
 from graph_agent.session.history import shortened_line
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, Reasoning, RunPart, Token

@@ -18,13 +18,13 @@ import yaml
 
 from graph_agent.base._internal.text import printable, visible, visible_json
 from graph_agent.base._internal.yaml_files import load_yaml
+from graph_agent.base.approvals.decisions import DEFAULT_DECIDER, standing_approval
+from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
+from graph_agent.base.approvals.requests import DECISIONS, calls_of_request, is_single_call, request_of
+from graph_agent.base.approvals.text import parse_answer
 from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import InputError
 from graph_agent.base.origins import origins_text
-from graph_agent.core.approvals.decisions import DEFAULT_DECIDER, standing_approval
-from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
-from graph_agent.core.approvals.requests import DECISIONS, calls_of_request, is_single_call, request_of
-from graph_agent.core.approvals.text import parse_answer
 from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.typed_keys import discard_typed_keys
 

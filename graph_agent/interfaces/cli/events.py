@@ -28,7 +28,7 @@ from graph_agent.interfaces.cli.terminal import Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graph_agent.core.state.events import Event
+    from graph_agent.base.history.events import Event
 
 
 _COMMON = frozenset({"type", "seq", "ts", "session_id", "step"})
@@ -89,7 +89,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
     """
     import asyncio
 
-    from graph_agent.core.state.events import read_events
+    from graph_agent.base.history.events import read_events
     from graph_agent.session.history import EventReader
 
     async with open_sessions(address) as (saver, _):

@@ -20,7 +20,7 @@ from graph_agent.interfaces.cli.options import (
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from graph_agent.core.state.events import Rating
+    from graph_agent.base.history.events import Rating
     from graph_agent.devtools.evaluation.cases import Case, CaseFile
 
 

@@ -17,7 +17,7 @@ from graph_agent.base.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-    from graph_agent.core.state.events import StoredEvent
+    from graph_agent.base.history.events import StoredEvent
     from graph_agent.session.activity import Activity
 
 

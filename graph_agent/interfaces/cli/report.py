@@ -16,7 +16,7 @@ from graph_agent.interfaces.cli.screen import PlainScreen, Wave
 from graph_agent.session import results
 
 if TYPE_CHECKING:
-    from graph_agent.core.state.events import Event
+    from graph_agent.base.history.events import Event
 
 _FOLDED_CHARS = 60
 """Maximum characters that are printed of reasoning that is folded to one line."""

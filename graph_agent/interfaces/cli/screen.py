@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graph_agent.base._internal.text import printable, printable_lines, text_of
-from graph_agent.core.state.events import NOT_RUN, SUCCESSES
+from graph_agent.base.history.events import NOT_RUN, SUCCESSES
 from graph_agent.interfaces.cli.terminal import Terminal, log_stream
 
 _SIGNS = {

@@ -125,7 +125,7 @@ def export_(
             file.write(text)
         return
     if as_html:
-        from graph_agent.core.state.events import read_events
+        from graph_agent.base.history.events import read_events
         from graph_agent.web.page import exported_page
 
         name = (spec.name, spec.description) if spec else ("graph-agent", "")

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from graph_agent.base.errors import InputError
+from graph_agent.base.history.events import Rating
 from graph_agent.base.model_error_text import public_value
-from graph_agent.core.state.events import Rating
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.parameters import RequestServices, Sender

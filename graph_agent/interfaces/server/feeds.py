@@ -10,7 +10,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.core.state.events import StoredEvent
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.session.history import EventReader, without_times
 
 LOOK_S = 2.0

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.base._internal.lru import BoundedCache
-from graph_agent.core.state.events import StoredEvent
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.session.history import EventReader
 
 

@@ -20,8 +20,8 @@ from starlette.responses import Response
 
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
+from graph_agent.base.history.events import StoredEvent, read_events
 from graph_agent.base.model_error_text import public_text, public_value
-from graph_agent.core.state.events import StoredEvent, read_events
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.admission.gate import Caller

@@ -14,8 +14,8 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.base._compat.checkpoints import replay_delta
+from graph_agent.base.history.events import append_events
 from graph_agent.core.state.channels import GrowingDelta, MessagesChannel
-from graph_agent.core.state.events import append_events
 from graph_agent.storage.checkpoints.fenced_writes import At
 
 CHANNELS: Mapping[str, DeltaChannel[Any]] = {"messages": MessagesChannel(), "events": GrowingDelta(append_events)}

@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.state.call_events import CallResult
+from graph_agent.base.history.call_events import CallResult
 from graph_agent.delegation import Delegation, DelegationResult
 from tests.support.agents import asks, echo
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from langchain_core.messages.content import create_text_block
 
+from graph_agent.base.history.call_events import call_event, result_event
 from graph_agent.calls import Call, fingerprint
 from graph_agent.core.planning.loop_detection import (
     REPEATS,
@@ -19,7 +20,6 @@ from graph_agent.core.planning.loop_detection import (
     repetitions,
     unchanging,
 )
-from graph_agent.core.state.call_events import call_event, result_event
 from graph_agent.state.events import event
 
 

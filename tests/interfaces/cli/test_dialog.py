@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.types import Interrupt
 
-from graph_agent.core.approvals.requests import DECISIONS
+from graph_agent.base.approvals.requests import DECISIONS
 from graph_agent.errors import InputError
 from graph_agent.interfaces.cli.dialog import Dialog, GivenAnswers, Question, approve_all, questions_of, signed
 

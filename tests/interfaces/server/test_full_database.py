@@ -18,8 +18,8 @@ from psycopg_pool import PoolTimeout
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.base._internal.failure_log import is_out_of_space
+from graph_agent.base.history.call_events import UNKNOWN_OUTCOME
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.core.state.call_events import UNKNOWN_OUTCOME
 from graph_agent.errors import SessionLostError
 from graph_agent.interfaces.server.host import Host, open_host
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_failure

@@ -28,6 +28,8 @@ from langgraph.types import Interrupt
 
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base._internal.text import clean
+from graph_agent.base.approvals.decisions import DEFAULT_DECIDER
+from graph_agent.base.approvals.requests import request_of
 from graph_agent.base.errors import (
     InputConflictError,
     InputError,
@@ -40,8 +42,6 @@ from graph_agent.base.input_ids import InputId, as_input_id
 from graph_agent.base.input_messages import CONTEXT_MARK, HANDED_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
-from graph_agent.core.approvals.requests import request_of
 from graph_agent.integrations.delegates.a2a_parts import (
     EXTENSION,
     part_data,

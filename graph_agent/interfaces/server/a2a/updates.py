@@ -14,11 +14,11 @@ from langgraph.types import Interrupt
 
 from graph_agent.base._internal.closing_stream import TextCoalescer
 from graph_agent.base._internal.text import printable, printable_lines, to_json_safe
+from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.base.approvals.requests import is_approval_request
+from graph_agent.base.approvals.text import question_text
+from graph_agent.base.history.call_events import as_value
 from graph_agent.base.model_error_text import public_text, public_value
-from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
-from graph_agent.core.approvals.requests import is_approval_request
-from graph_agent.core.approvals.text import question_text
-from graph_agent.core.state.call_events import as_value
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_part, outcome_metadata
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token

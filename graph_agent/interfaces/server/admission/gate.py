@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent.base._internal.json_bounds import JsonBounds
 from graph_agent.base._internal.signals import Drainable
-from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
+from graph_agent.base.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.interfaces.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
 from graph_agent.interfaces.server.admission.origins import OriginCheck
 from graph_agent.interfaces.server.error_responses import internal_error, on_http, on_problem, refusal

@@ -19,12 +19,12 @@ from langchain_core.messages import ToolMessage as LangChainResult
 from langgraph.types import Interrupt as GraphInterrupt
 
 from graph_agent.base._internal.text import as_text, text_of, to_json_safe, visible, visible_json
+from graph_agent.base.approvals.decisions import Decision, approve, edit, reject, respond
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.model_error_text import public_text
 from graph_agent.base.types import HIDDEN_ID_PREFIX
-from graph_agent.core.approvals.decisions import Decision, approve, edit, reject, respond
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.chat.content_blocks import document_block, image
 from graph_agent.interfaces.server.chat.run_spec import answers_to_approvals, is_client_call
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError

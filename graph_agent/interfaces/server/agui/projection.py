@@ -15,9 +15,9 @@ from langchain_core.messages import AIMessage
 from langgraph.types import StateSnapshot
 
 from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.history.call_events import call_name
+from graph_agent.base.history.events import SUCCESSES, StoredEvent
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
-from graph_agent.core.state.call_events import call_name
-from graph_agent.core.state.events import SUCCESSES, StoredEvent
 from graph_agent.interfaces.server.agui.messages import (
     CallNames,
     ClientView,

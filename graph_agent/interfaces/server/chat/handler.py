@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent.base._internal.failure_log import log_failure
-from graph_agent.core.state.events import StoredEvent
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.chat.attempts import Attempt, attempt_of, before_failure
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome

@@ -16,12 +16,12 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.types import StateSnapshot
 
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.approvals.requests import HeldCall
+from graph_agent.base.approvals.text import decisions_in_text
 from graph_agent.base.errors import DecisionError
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.input_messages import is_user_input, new_user_messages
 from graph_agent.base.model_error_text import public_text
-from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.approvals.text import decisions_in_text
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.chat.schemas import new_messages
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.session.results import open_interrupts

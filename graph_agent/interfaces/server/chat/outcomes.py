@@ -13,9 +13,9 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base._internal.text import as_text, text_of
+from graph_agent.base.history.call_events import call_name
+from graph_agent.base.history.events import NOT_RUN, StoredEvent
 from graph_agent.base.model_error_text import public_text
-from graph_agent.core.state.call_events import call_name
-from graph_agent.core.state.events import NOT_RUN, StoredEvent
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, interrupts_question, waiting_approvals
 from graph_agent.interfaces.server.feeds import RESULTS
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_run

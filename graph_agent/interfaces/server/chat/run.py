@@ -18,10 +18,10 @@ from langgraph.types import Command, StateSnapshot
 from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
+from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.interfaces.server.chat.run_spec import RunSpec
 from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end

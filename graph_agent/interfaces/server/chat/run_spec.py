@@ -22,13 +22,13 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.base._internal.text import as_text, printable_lines
+from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.base.approvals.requests import approval_requests, calls_of_request, is_single_call, request_of
+from graph_agent.base.approvals.text import parse_answer, question_text
 from graph_agent.base.errors import InputError
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
 from graph_agent.base.types import CLIENT_CALL, NO_USAGE, ClientResult, Usage
-from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
-from graph_agent.core.approvals.requests import approval_requests, calls_of_request, is_single_call, request_of
-from graph_agent.core.approvals.text import parse_answer, question_text
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.history import continued_input
 from graph_agent.interfaces.server.chat.schemas import (

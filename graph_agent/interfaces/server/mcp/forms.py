@@ -9,10 +9,10 @@ from typing import Any
 from langgraph.types import Interrupt
 
 from graph_agent.base._internal.text import as_text, visible, visible_json
+from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.base.approvals.text import parse_answer
 from graph_agent.base.errors import DecisionError
-from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.core.approvals.text import parse_answer
 from graph_agent.interfaces.server.chat.run_spec import (
     answers_to_approvals,
     client_interrupts,

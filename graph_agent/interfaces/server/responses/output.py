@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graph_agent.base._internal.text import reasoning_text, visible, visible_json
-from graph_agent.core.state.call_events import call_name
-from graph_agent.core.state.events import SUCCESSES, StoredEvent
+from graph_agent.base.history.call_events import call_name
+from graph_agent.base.history.events import SUCCESSES, StoredEvent
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.error_responses import openai_error

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
-from graph_agent.core.approvals.decisions import read_decisions
-from graph_agent.core.approvals.requests import calls_of_request, request_for
+from graph_agent.base.approvals.decisions import read_decisions
+from graph_agent.base.approvals.requests import calls_of_request, request_for
 from graph_agent.errors import DecisionError
 from tests.support.agents import asks
 from tests.support.approvals import ALL, Desk

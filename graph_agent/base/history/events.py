@@ -13,16 +13,16 @@ from typing import Any, Literal, NotRequired, TypeAlias, cast
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal import telemetry
-from graph_agent.base.types import Citation, TracedCall, Usage
-from graph_agent.core.approvals.requests import DecisionType, HeldCall
-from graph_agent.core.state.plan_parts import (
+from graph_agent.base.approvals.requests import DecisionType, HeldCall
+from graph_agent.base.history.plan_parts import (
     PlanCandidate,
     PlanJudgement,
     SpeculationCounts,
     SpeculationSource,
     VersionsOfPlan,
 )
-from graph_agent.core.state.plan_parts import PlannedCall as PlannedCall  # its public module takes it from here
+from graph_agent.base.history.plan_parts import PlannedCall as PlannedCall  # its public module takes it from here
+from graph_agent.base.types import Citation, TracedCall, Usage
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
 """How a call ended: `error` if it ran and failed, `unknown` if it may have run and its effect is not known. Four never

@@ -9,8 +9,8 @@ Parts of approvals in other files:
 - `nodes/approve.py`: `approve_node` asks a person
 - `core/execution/approvals.py`: `held_calls`, the part at a call; `answered_approvals`, for requests of middleware
 - `core/state/schema.py`: the keys `awaiting_approval` and `approve` of the loop
-- `core/state/events.py`: `ApprovalRequestEvent`, `ApprovalDecisionEvent`, `RevocationEvent`
-- `core/state/approval_events.py`: makes the first two
+- `base/history/events.py`: `ApprovalRequestEvent`, `ApprovalDecisionEvent`, `RevocationEvent`
+- `base/history/approval_events.py`: makes the first two
 - `session/standing_approvals.py`: approvals of all calls of a kind, and their revocation
 - `session/routing.py`: `after_plan` leads to the node; `session/interrupts.py` reads the open questions
 """

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from graph_agent.base._internal.text import excerpt, visible, visible_json
+from graph_agent.base.approvals.requests import HeldCall, calls_of_request
 from graph_agent.base.errors import DecisionError
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request
 
 _APPROVAL = re.compile(r"(?:approved?|yes|y|ok|okay)[.!]?", re.IGNORECASE)
 _REJECTION = re.compile(

@@ -18,8 +18,8 @@ from typing_extensions import TypedDict
 
 from graph_agent.base._internal.text import clean, decode, text_of, to_json_safe
 from graph_agent.base.calls import call_ids, delegate_name, delegation_name, is_delegation
+from graph_agent.base.history.events import SUCCESSES, ResultStatus, StoredEvent, event
 from graph_agent.base.types import Call, plan_id_of
-from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 """Result of a call that waited for others when its run was interrupted."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.state.events import StoredEvent, event, seconds_since
+from graph_agent.base.approvals.requests import HeldCall
+from graph_agent.base.history.events import StoredEvent, event, seconds_since
 
 if TYPE_CHECKING:
-    from graph_agent.core.approvals.decisions import Decided
+    from graph_agent.base.approvals.decisions import Decided
 
 
 def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:

@@ -10,9 +10,9 @@ from typing import Any, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal.text import brief_repr, clean, to_json_safe, visible
+from graph_agent.base.approvals.requests import DECISIONS, DecisionType, HeldCall, calls_of_request, joined_calls
+from graph_agent.base.approvals.text import decisions_in_text
 from graph_agent.base.errors import DecisionError, did_you_mean
-from graph_agent.core.approvals.requests import DECISIONS, DecisionType, HeldCall, calls_of_request, joined_calls
-from graph_agent.core.approvals.text import decisions_in_text
 
 DEFAULT_DECIDER = "user"
 """Name that the history has for the person who decided, if the resuming program does not name anyone."""

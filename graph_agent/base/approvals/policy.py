@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent.base._internal.text import clean
+from graph_agent.base.approvals.requests import DECISIONS, DecisionType
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.approval_rule import ApprovalRule
 from graph_agent.base.types import Call
-from graph_agent.core.approvals.requests import DECISIONS, DecisionType
 
 logger = get_logger("graph_agent.approvals.policy")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
-from graph_agent.core.approvals.requests import request_for
-from graph_agent.core.approvals.text import decisions_in_text, question_text
+from graph_agent.base.approvals.requests import request_for
+from graph_agent.base.approvals.text import decisions_in_text, question_text
 from graph_agent.errors import DecisionError
 from tests.support.approvals import ALL
 

@@ -13,7 +13,7 @@ from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve, edit, reject
-from graph_agent.core.approvals.text import question_text
+from graph_agent.base.approvals.text import question_text
 from graph_agent.errors import InputConflictError, InputError
 from graph_agent.interfaces.cli.dialog import describe_question, questions_of
 from graph_agent.session.results import EventAdded

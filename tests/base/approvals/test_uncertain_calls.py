@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import GraphAgent, LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve, reject
-from graph_agent.core.approvals.text import question_text
+from graph_agent.base.approvals.text import question_text
 from graph_agent.marks import Marks, marked
 from tests.support.agents import asks
 

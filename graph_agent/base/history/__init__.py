@@ -1,0 +1,1 @@
+"""Defines the session's history: its events, and the events of calls, plans and approvals."""
