@@ -51,6 +51,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _default(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return code(f"{type(value).__name__}()")  # its own table has the values
     return default_of(value) if isinstance(value, str) else code(repr(value))
 
 
