@@ -111,7 +111,8 @@ class RunCall:
     """How the call ended; None while it is unfinished."""
     duration_s: float | None
     """Seconds that it ran, retries included and waits for a slot or a person excluded, on the monotonic clock; None for
-    a call that did not run, or is unfinished. In sessions of older versions, seconds from its start to its result."""
+    a call that did not run, is unfinished, or was cut off by a crash. In sessions of older versions, seconds from its
+    start to its result."""
     plan_id: str = ""
     """Id of the call in a structured plan, by which references, `needs` and `RunResult.results` refer to it; its `id`
     in other modes.
@@ -392,8 +393,9 @@ def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> 
         if started is not None:
             arguments = started["arguments"] if started["type"] == "tool_call" else {"task": started["task"]}
         duration_s = result.get("duration_s") if result is not None else None
-        # Events of older versions have no duration.
-        if duration_s is None and started is not None and result is not None and result["status"] not in NOT_RUN:
+        # Events of older versions have no duration, nor has a call that was settled after a crash.
+        timeless = {*NOT_RUN, "unknown"}
+        if duration_s is None and started is not None and result is not None and result["status"] not in timeless:
             times = [datetime.fromisoformat(entry["ts"]) for entry in (started, result)]
             duration_s = (times[1] - times[0]).total_seconds()
         value = None if result is None else _value(result)

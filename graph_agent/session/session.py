@@ -448,12 +448,16 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         Empty for a session that does not exist.
         """
-        from graph_agent.session.activity import is_interrupted
         from graph_agent.session.trace import spans_of
 
-        events, saver = await self.events(), self.graph.checkpointer
-        cut_off = isinstance(saver, BaseCheckpointSaver) and await is_interrupted(saver, self.id)
-        return spans_of(events, is_interrupted=cut_off)
+        return spans_of(await self.events(), is_interrupted=await self._is_interrupted())
+
+    async def _is_interrupted(self) -> bool:
+        """Return whether a crash cut off the newest input, and no process runs it."""
+        from graph_agent.session.activity import is_interrupted
+
+        saver = self.graph.checkpointer
+        return isinstance(saver, BaseCheckpointSaver) and await is_interrupted(saver, self.id)
 
     async def show(self, *, open_browser: bool = True) -> Path:
         """Write a page of the session, with its conversation and time axis as they are now, and open it in the browser.
@@ -470,7 +474,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         from graph_agent.web.page import exported_page
 
-        html = exported_page(self.id, await self.events(), self.graph.name or "agent")
+        name, cut_off = self.graph.name or "agent", await self._is_interrupted()
+        html = exported_page(self.id, await self.events(), name, is_interrupted=cut_off)
         # Not deleted: the browser reads it after this function has returned.
         with NamedTemporaryFile("w", encoding="utf-8", prefix="session-", suffix=".html", delete=False) as file:
             file.write(html)

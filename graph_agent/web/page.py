@@ -107,7 +107,14 @@ def page(config: Mapping[str, Any]) -> Page:
     return Page(html, f"{policy}; frame-ancestors 'none'")
 
 
-def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: str, description: str = "") -> str:
+def exported_page(
+    session_id: str,
+    events: Iterable[Mapping[str, Any]],
+    name: str,
+    description: str = "",
+    *,
+    is_interrupted: bool = False,
+) -> str:
     """Return one HTML file that shows a session up to its newest event, without a server or a network.
 
     Args:
@@ -115,12 +122,14 @@ def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: st
         events: The session's events, oldest first. Providers' words in errors are removed.
         name: Name of the agent.
         description: Purpose of the agent.
+        is_interrupted: Whether a crash cut off the newest input, and no process runs it.
     """
-    return page({"name": name, "description": description, "export": export_of(session_id, events)}).html
+    data = export_of(session_id, events, is_interrupted=is_interrupted)
+    return page({"name": name, "description": description, "export": data}).html
 
 
-def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the data of one session for a page: `{"session", "events", "now"}`.
+def export_of(session_id: str, events: Iterable[Mapping[str, Any]], *, is_interrupted: bool = False) -> dict[str, Any]:
+    """Return the data of one session for a page: `{"session", "events", "now"}`, and `"interrupted": True` if it is.
 
     `now` is the time of the newest event in milliseconds, because unfinished calls are shown as lasting until then;
     without a timed event it is the current time.
@@ -128,12 +137,14 @@ def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str,
     Args:
         session_id: Id of the session.
         events: The session's events, oldest first. Providers' words in errors are removed.
+        is_interrupted: Whether a crash cut off the newest input, and no process runs it.
     """
     shown = [public_value(each) for each in events]
     # Unfinished calls last until the newest event; whether they continued is unknown.
     newest = next((each["ts"] for each in reversed(shown) if "ts" in each), None)
     now = datetime.now(UTC) if newest is None else datetime.fromisoformat(newest)
-    return {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
+    data = {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
+    return {**data, "interrupted": True} if is_interrupted else data
 
 
 def json_in_html(value: Any) -> str:

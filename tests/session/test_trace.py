@@ -138,7 +138,7 @@ async def test_a_killed_run_is_interrupted_and_the_time_until_its_resume_is_a_wa
         memory = SessionMemory(session.graph)
         found = await memory.list_sessions(status="interrupted")
         [cut_off] = await session.trace()
-        await session.resume()
+        result = await session.resume()
         left = await memory.list_sessions(status="interrupted")
         [resumed] = await session.trace()
 
@@ -166,6 +166,7 @@ async def test_a_killed_run_is_interrupted_and_the_time_until_its_resume_is_a_wa
         ],
     )
     assert (lost.duration_s, wait.duration_s is not None) == (None, True)
+    assert {each.name: each.duration_s is not None for each in result.calls} == {"quick": True, "endless": False}
 
 
 def test_a_session_without_times_has_the_durations_of_its_calls() -> None:

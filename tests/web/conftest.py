@@ -12,7 +12,17 @@ from tests.interfaces.server.process import Served, serving
 from tests.support.chromium import chromium
 
 expect.set_options(timeout=60_000)
-_TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "ask_person", "echo", "transfer")
+_TOOLS = (
+    "search_flights",
+    "search_hotels",
+    "weather",
+    "book",
+    "wait_for",
+    "ask_person",
+    "echo",
+    "transfer",
+    "look_for",
+)
 TRAVEL: dict[str, Any] = {
     "name": "travel",
     "description": "Plans short trips.",

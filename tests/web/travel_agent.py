@@ -18,6 +18,7 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.marks import marked
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -63,6 +64,15 @@ async def wait_for(file: str) -> str:
     while not Path(file).exists():  # noqa: ASYNC240 - the file is how the test controls the call
         await asyncio.sleep(0.01)
     return "It exists."
+
+
+@tool(extras={"graph_agent": {"effect": "read"}})
+async def look_for(file: str) -> str:
+    """Wait until a file exists; only read."""
+    return str(await wait_for.ainvoke({"file": file}))
+
+
+look_for = marked(look_for, effect="read")
 
 
 @tool

@@ -33,7 +33,7 @@ from graph_agent.interfaces.cli.options import (
     open_sessions,
     session_option,
     shared_database,
-    stored_events,
+    stored_activity,
 )
 from graph_agent.interfaces.cli.terminal import Terminal
 
@@ -129,8 +129,9 @@ def export_(
         from graph_agent.web.page import exported_page
 
         name = (spec.name, spec.description) if spec else ("graph-agent", "")
-        events = read_events(run_async(stored_events(address, session)), session)
-        html = exported_page(session, events, *name)
+        stored, activity = run_async(stored_activity(address, session))
+        events = read_events(stored, session)
+        html = exported_page(session, events, *name, is_interrupted=activity == "interrupted")
         with _output(out) as file:
             file.write(html)
         return

@@ -2,7 +2,7 @@
 import { asRequest } from "./attachments.js";
 import { Component, counted, html, render, Status, textIn, visible } from "./html.js";
 import { keyed, modelBars } from "./layout.js";
-import { activeNode, carryExpected, dropExpected, expectInput, isKnown, keepLive, newLog, reduceAll } from "./events.js";
+import { activeNode, carryExpected, cutOff, dropExpected, expectInput, goOn, isKnown, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation, SHOWN_TURNS } from "./conversation.js";
@@ -41,6 +41,7 @@ class App extends Component {
     if (EXPORT) {
       const log = reduceAll(newLog(), EXPORT.events);
       addReasoning(log, EXPORT.events);
+      if (EXPORT.interrupted) cutOff(log);
       document.title = `${EXPORT.session} – ${CONFIG.name}`;
       this.setState({ id: EXPORT.session, log, requests: EXPORT.events, chosen: log.inputs.at(-1) || null });
       return;
@@ -154,6 +155,7 @@ class App extends Component {
       this.list();
     } else if (to || /decision/.test(type) || has("begin")) {
       this.asked += 1;
+      goOn(log, Date.now());
       this.setState({ info: { ...this.state.info, activity: "running", waiting: null, interrupts: [] } });
       this.list();
     }
@@ -183,10 +185,13 @@ class App extends Component {
     const asked = (this.asked += 1);
     const info = await get(sessionPath(id));
     if (id !== this.state.id || asked !== this.asked) return info;
+    const { log } = this.state;
+    if (info.activity === "interrupted") cutOff(log);
+    if (info.activity === "running") goOn(log, Date.now());
     this.setState({ info });
     this.readQueue();
     // A person decides beside the request that planned the calls.
-    const step = this.state.log.inputs.at(-1)?.steps.at(-1);
+    const step = log.inputs.at(-1)?.steps.at(-1);
     if (!this.state.bar && step?.calls.some((call) => call.state === "waiting")) this.pick(keyed(modelBars(step, 0, 0)[0]));
     return info;
   }
@@ -332,7 +337,12 @@ class App extends Component {
 
   compare = async (id) => {
     if (!id) return this.setState({ other: null });
-    await this.attempt(async () => this.setState({ other: { id, log: reduceAll(newLog(), (await get(eventsPath(id))).events) } }));
+    await this.attempt(async () => {
+      const log = reduceAll(newLog(), (await get(eventsPath(id))).events);
+      const { activity } = await get(sessionPath(id));
+      if (activity === "interrupted") cutOff(log);
+      this.setState({ other: { id, log, isOpen: /run|wait/.test(activity) } });
+    });
   };
 
   async rename() {
@@ -367,7 +377,7 @@ class App extends Component {
   }
 
   page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests, queue, dialog }) {
-    const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
+    const activity = EXPORT?.interrupted ? "interrupted" : info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     return html`<div class=${`page show-${pane}${EXPORT ? " export" : ""}`}>
       <header class="top">
         <h1>${CONFIG.name}</h1>
@@ -394,14 +404,14 @@ class App extends Component {
       </${Conversation}>
       <aside class="time" aria-label="Time">
         ${id && html`<${Graph} active=${activeNode(log)} />`}
-        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : activity !== "interrupted" && Date.now()} pick=${this.pick} />`}
+        ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${activity !== "interrupted" && (EXPORT ? EXPORT.now : Date.now())} pick=${this.pick} />`}
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${TARGET}
           copy=${this.copy} compare=${this.compare} other=${other} candidates=${this.branches(id)} />`}
         ${bar && html`<${Detail} bar=${bar} log=${log} requests=${requests} copy=${this.copy} close=${() => this.setState({ bar: null })}>
           ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
         </${Detail}>`}
-        ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}
+        ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${other.isOpen && Date.now()} />`}
       </aside>
       ${dialog === "facts" && html`<${Facts} close=${this.closeDialog} fail=${this.refuse} />`}
       ${dialog?.yaml && html`<${Case} ...${dialog} copy=${this.copy} close=${this.closeDialog} />`}

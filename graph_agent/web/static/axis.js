@@ -7,7 +7,7 @@ const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻", warning: "!
 const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
 
 function labelOf(bar) {
-  const ms = duration(bar.to - bar.from);
+  const ms = bar.call?.isCut ? "cut off" : duration(bar.to - bar.from);
   if (!bar.call) return `${nameOf(bar)}, step ${bar.step.number}, ${ms}${bar.model?.tokens ? `, ${counted(bar.model.tokens, "token")}` : ""}`;
   const early = bar.call.begun === undefined ? "" : `, ${duration(bar.call.early)} of it early`;
   return `${bar.call.name}, ${wordOf(bar.call.state)}, ${ms || "no duration"}${early}, step ${bar.call.step.number}`;
@@ -18,7 +18,7 @@ class Bar extends Component {
     const old = this.props.bar;
     const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "early", "room", "edge", "before"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
+    return ["x", "y", "width", "early", "room", "edge", "before", "isCut"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
   }
 
   render({ bar, selected, focusable, pick }) {
@@ -26,7 +26,7 @@ class Bar extends Component {
     const label = labelOf(bar);
     const state = bar.call ? bar.call.state : bar.open ? "running" : bar.model?.record.error ? "error" : "success";
     const tokens = bar.model?.tokens;
-    const text = `${nameOf(bar)} ${duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
+    const text = `${nameOf(bar)} ${bar.isCut ? "" : duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
     // Beside the bar, if it is longer than the bar and there is room.
     const length = text.length * 6.2 + 24;
     const isLeft = bar.edge < bar.x;
@@ -35,7 +35,7 @@ class Bar extends Component {
     const fits = !isLeft && length <= (outside ? bar.room - bar.width : bar.width);
     const beside = isLeft ? `left:auto;right:${bar.width + 3}px` : `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px`;
     const place = isLeft || outside ? beside : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
-    return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
+    return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}${bar.isCut ? " cut" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
       title=${label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
       ${bar.early > 0 && html`<span class="early" style=${`width:${bar.early}px`}></span>`}
@@ -113,6 +113,8 @@ export class Axis extends Component {
             (column) => html`<div key=${column.key} class="column" style=${`left:${column.x}px;width:${column.width}px`}>
               <b>${column.step ? (column.step.calls.length ? `Step ${column.step.number}` : "Answer") : "…"}</b>
               <span>${duration(column.end - column.begin)}</span>
+              ${column.dead.map((gap) => html`<em class="wait dead" style=${`left:${gap.x - column.x}px;width:${gap.width}px`} role="img"
+                aria-label=${`Interrupted: ${duration(gap.ms)}`} title=${`Interrupted: ${duration(gap.ms)} from a crash to the resume`}><span>interrupted ${duration(gap.ms)}</span></em>`)}
               ${column.waits.map((wait) => html`<em class="wait" style=${`left:${wait.x - column.x}px;width:${wait.width}px`}
                 title=${`Waited for a person: ${duration(wait.ms)}`}><span>${duration(wait.ms)}</span></em>`)}
             </div>`,

@@ -17,12 +17,13 @@ export function Block({ title, text, copy }) {
 
 function CallDetail({ call, copy }) {
   const { decision, result } = call;
-  const elapsed = result && call.end - (call.begun ?? call.start);
+  const elapsed = result && !call.isCut && call.end - (call.begun ?? call.start);
   return html`
     <h3><i class=${`state ${call.state}`} aria-hidden="true">${signOf(call.state)}</i> ${visible(call.name)}</h3>
     <p class="facts">${wordOf(call.state)}${elapsed >= 0 ? ` · ${duration(elapsed)}` : ""} · step ${call.step.number} · <code>${visible(call.id)}</code>
       ${call.needs.length ? html` · needs ${call.needs.map((id) => html`<code>${visible(id)}</code> `)}` : ""}</p>
     ${call.begun !== undefined && html`<p class="facts">Began ${duration(call.start - call.begun)} before the plan was complete.</p>`}
+    ${call.isCut && html`<p class="facts">A crash ended the run before the call.</p>`}
     ${result?.decided_by && html`<p class="facts">Decided by ${visible(result.decided_by)}.</p>`}
     ${decision && html`<p class="facts">${decision.decided_by} decided: ${decision.decision}${decision.always ? ", and all of this kind in this session" : ""}${decision.message ? html` – ${visible(decision.message)}` : ""}</p>`}
     ${call.origins && html`<${Origins} origins=${call.origins} />`}

@@ -42,7 +42,7 @@ function newInput(log, event) {
   // The message that was sent here keeps its object, which may be chosen.
   const isExpected = expected && textIn(expected.question) === textIn(event.content);
   const input = isExpected ? expected : {};
-  Object.assign(input, { number: log.inputs.length, first: event.seq, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], isExpected: false });
+  Object.assign(input, { number: log.inputs.length, first: event.seq, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], dead: [], newest: start, isExpected: false });
   input.revision = (input.revision || 0) + 1;
   log.inputs.push(input);
   if (expected && !isExpected) log.inputs.push(Object.assign(expected, { number: log.inputs.length }));
@@ -55,7 +55,7 @@ function takeExpected(log) {
 
 /** Add a message that was sent and has no event yet, so that it is shown at once, at its place; return its input. */
 export function expectInput(log, content, now, number) {
-  const input = { number, start: now, end: now, question: content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], revision: 0, isExpected: true };
+  const input = { number, start: now, end: now, question: content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], dead: [], newest: now, revision: 0, isExpected: true };
   log.inputs.push(input);
   return input;
 }
@@ -120,6 +120,7 @@ function addModel(log, input, record, event, time) {
   log.usage.cost += record.cost || 0;
   const step = stepOf(input, event, time);
   const from = timeOf(record.started);
+  endDeadTime(input, from);
   step.models.push({ record, tokens, from, to: from + record.duration_s * 1000 });
   if (event.type === "plan" && step.models.length === 1) step.begin = Math.min(from, step.planned);
 }
@@ -130,6 +131,44 @@ const kindOf = ({ name, delegate }) => (delegate ? `${delegate}/${name}` : name)
 function endWait(call, time) {
   const wait = call.waits.at(-1);
   if (wait && wait.to === null) wait.to = time;
+}
+
+/** Add the time from the newest event before a crash to a resume, once. */
+function addDeadTime(input, to) {
+  const from = input.newest;
+  const known = input.dead.find((one) => one.from === from);
+  if (known) Object.assign(known, { to: known.isGuess ? to : Math.max(known.to, to), isGuess: false });
+  else if (from < to) input.dead.push({ from, to });
+}
+
+/** End a dead time, whose end is known only from when the page was told, where work has begun again. */
+function endDeadTime(input, began) {
+  const gap = input.dead.at(-1);
+  if (gap?.isGuess) gap.to = Math.min(gap.to, began);
+}
+
+/** End the work of an input that a crash has cut off, and that no process runs, at its newest event. */
+export function cutOff(log) {
+  const input = log.inputs.at(-1);
+  if (!input || input.done || input.isExpected) return;
+  input.status = "INTERRUPTED";
+  input.revision += 1;
+  for (const call of input.steps.flatMap(({ calls }) => calls)) {
+    if (call.state === "running") Object.assign(call, { state: "interrupted", isCut: true, end: Math.max(call.start, input.end) });
+  }
+}
+
+/** Continue an input that was cut off: its calls run again, or are settled soon. */
+export function goOn(log, now) {
+  const input = log.inputs.at(-1);
+  if (input?.status !== "INTERRUPTED") return;
+  input.status = "RUNNING";
+  input.revision += 1;
+  addDeadTime(input, now);
+  for (const gap of input.dead) if (gap.to === now) gap.isGuess = true;
+  for (const call of input.steps.flatMap(({ calls }) => calls)) {
+    if (call.state === "interrupted") Object.assign(call, { state: "running", isCut: false, end: undefined, again: now });
+  }
 }
 
 const REDUCERS = {
@@ -160,12 +199,17 @@ const REDUCERS = {
     endWait(call, time);
     if (event.duration_s !== undefined) call.start = time - event.duration_s * 1000;
     call.start ??= time;
+    // Settled after a crash: until when the call ran is not known.
+    const isLost = event.status === "unknown" && event.duration_s === undefined;
+    if (isLost) addDeadTime(input, time);
+    else if (event.duration_s !== undefined) endDeadTime(input, call.start);
     if (event.lead_s) {
       call.begun = call.start - event.lead_s * 1000;
       call.early = event.early_s * 1000;
     }
     // A call that had ended before its plan was whole has only handed over its result since.
-    Object.assign(call, { end: event.lead_s > event.early_s ? call.begun + call.early : time, state: event.status, result: event });
+    const end = isLost ? Math.max(call.start, input.newest) : event.lead_s > event.early_s ? call.begun + call.early : time;
+    Object.assign(call, { end, again: undefined, isCut: isLost, state: event.status, result: event });
     if (event.history) call.nested = reduceAll(newLog(), event.history);
     call.step.end = Math.max(call.step.end, time);
     call.step.last = Math.max(call.step.last || 0, event.seq ?? 0);
@@ -240,6 +284,8 @@ export function reduce(log, event) {
   const text = NOTICES[event.type]?.(event);
   if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length, facts: event.facts?.length ? event.facts : event.kept });
   input.end = Math.max(input.end, time);
+  // Results that a resume adds for lost calls are not of the run that was cut off.
+  if (!/^(tool_result|delegation_response)$/.test(event.type) || event.duration_s !== undefined) input.newest = Math.max(input.newest, time);
   input.revision += 1;
   log.newest = event.type;
   return log;
@@ -265,7 +311,7 @@ function reduceLive(log, part) {
   if (input) input.revision += 1;
   if (part.type === "call") {
     const call = log.calls.get(part.id);
-    if (call && !call.result) Object.assign(call, { state: part.status, end: timeOf(part.ts) });
+    if (call && !call.result) Object.assign(call, { state: part.status, end: timeOf(part.ts), isCut: false });
   }
   if (part.type === "begin") {
     // The history of a run that is followed from its middle has its question.
@@ -327,6 +373,7 @@ export function rebuiltRequest(log, step) {
 export function activeNode(log) {
   const input = log.inputs.at(-1);
   if (!input || input.done) return input ? "__end__" : "";
+  if (input.status === "INTERRUPTED") return "";
   const active = (input.steps.at(-1)?.calls || []).map(({ state, kind }) => (state === "running" ? kind : state));
   if (active.includes("waiting")) return "approve";
   if (active.includes("delegation")) return "delegate";

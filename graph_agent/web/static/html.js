@@ -83,6 +83,7 @@ const STATES = {
   denied: ["⊘", "denied"],
   skipped: ["–", "skipped"],
   unknown: ["?", "outcome unknown"],
+  interrupted: ["?", "interrupted"],
 };
 
 /** Return the sign of a call's state. */

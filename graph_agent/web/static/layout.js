@@ -25,9 +25,21 @@ function extentOf(bar, at, end) {
 
 const lengthOf = (waits) => waits.reduce((sum, [from, to]) => sum + to - from, 0);
 
-/** Return the intervals of a step in which it only waited for a person, joined. */
-function waitsOf(step, now) {
-  const waits = step.calls.flatMap((call) => call.waits.map((wait) => [wait.from, wait.to ?? now]));
+/** Return the intervals of a step in which it waited for a person. */
+const waitsOf = (step, now) => joined(step.calls.flatMap((call) => call.waits.map((wait) => [wait.from, wait.to ?? now])));
+
+/** Return the intervals of a log's inputs from a crash to the resume. */
+const deadOf = (inputs) =>
+  inputs.flatMap(({ dead, steps }) => [...dead, ...steps.flatMap(({ calls }) => calls.flatMap(({ nested }) => (nested ? deadOf(nested.inputs) : [])))]);
+
+/** Return the intervals from a crash to the resume within a column. */
+function deadWithin(input, begin, end) {
+  const within = deadOf([input]).map(({ from, to }) => [Math.max(begin, from), Math.min(end, to)]);
+  return joined(within.filter(([from, to]) => from < to));
+}
+
+/** Return intervals as intervals that do not overlap, in order. */
+function joined(waits) {
   waits.sort((left, right) => left[0] - right[0]);
   const joined = [];
   for (const [from, to] of waits) {
@@ -37,7 +49,7 @@ function waitsOf(step, now) {
   return joined;
 }
 
-/** Return the function from a time in a column to a position from 0 to 1: linear, with waits for a person shortened. */
+/** Return the function from a time in a column to a position from 0 to 1: linear, with waits shortened. */
 function scaleOf(begin, end, waits) {
   const waited = lengthOf(waits);
   const active = Math.max(end - begin - waited, 0.001);
@@ -56,9 +68,9 @@ function rowsOf(calls, end, depth, extent) {
   const bars = [];
   const taken = [];
   for (const call of calls) {
-    const from = call.begun ?? call.start ?? call.waits[0]?.from ?? call.step.planned;
+    const from = call.again ?? call.begun ?? call.start ?? call.waits[0]?.from ?? call.step.planned;
     const to = call.end ?? (call.state === "planned" ? from : end);
-    const bar = { call, kind: call.kind, from, to, row: 0, depth };
+    const bar = { call, kind: call.kind, from, to, row: 0, depth, isCut: call.isCut };
     const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1, extent) : [];
     const height = 1 + inner.reduce((most, one) => Math.max(most, one.row + 1), 0);
     const extents = [bar, ...inner].map(extent);
@@ -113,10 +125,12 @@ export function layout(input, viewport, zoom, now) {
   });
   const tail = now && !input.done && !steps.at(-1)?.step.calls.some((call) => call.end === undefined);
   if (tail) {
-    const begin = steps.at(-1)?.end ?? input.start;
+    const begin = Math.max(steps.at(-1)?.end ?? input.start, ...input.dead.map(({ to }) => to));
     steps.push({ step: null, begin, end: Math.max(now, begin) });
   }
-  const waits = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
+  const asked = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
+  const dead = steps.map(({ begin, end }) => deadWithin(input, begin, end));
+  const waits = steps.map((step, n) => joined([...asked[n], ...dead[n]].map((wait) => [...wait])));
   const lengths = steps.map(({ begin, end }, n) => {
     const waited = lengthOf(waits[n]);
     return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
@@ -134,8 +148,8 @@ export function layout(input, viewport, zoom, now) {
     const width = NARROWEST + (spare * lengths[n]) / total;
     const scale = scaleOf(begin, end, waits[n]);
     const at = (time) => x + scale(time) * width;
-    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: [] };
-    column.waits = waits[n].map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
+    const stripes = (intervals) => intervals.map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
+    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: stripes(asked[n]), dead: stripes(dead[n]) };
     columns.push(column);
     const placed = step
       ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0, (bar) => extentOf(bar, at, x + width))]

@@ -77,7 +77,7 @@ export class Turn extends Component {
       ${input.answer && html`<${Attachments} blocks=${attachmentsIn(input.answer.content).filter(({ type }) => type === "image" || type === "file")} />`}
       ${input.answer?.citations && html`<${Sources} citations=${input.answer.citations} />`}
       ${input.answer && input.done && (rate || input.ratings) && html`<${Feedback} input=${input} rate=${rate} showCase=${showCase} />`}
-      ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
+      ${(input.done || input.status === "INTERRUPTED") && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
       ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;
   }
