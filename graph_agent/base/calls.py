@@ -175,7 +175,11 @@ _EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
 
 
 def _broken(call: InvalidToolCall) -> Call:
-    """Convert a call whose arguments the client could not parse: repair them if possible, otherwise set `fault`."""
+    """Convert a call whose arguments the client could not parse: repair them if possible, otherwise set `fault`, and
+    leave the arguments empty.
+
+    Several JSON objects are not repaired.
+    """
     # Imported here: only a damaged call needs the parser.
     from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, is_several_objects, parse_lenient_json
 

@@ -126,7 +126,7 @@ def requirements_of(extra: str) -> list[Requirement]:
 def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
     """Return the arguments of `pip install` for the place that this package was installed from.
 
-    Empty if unknown or gone.
+    Empty if unknown or gone. Known are a repository, another URL, and a local path, editable or not.
 
     Args:
         direct_url: The content of `direct_url.json` (PEP 610).

@@ -71,7 +71,7 @@ async def public_address(host: str, port: int) -> str:
 async def is_public_url(url: str) -> bool:
     """Whether a URL is an http or https URL whose host is on the public network, by resolving the host.
 
-    Logs a warning with the reason if the host is not.
+    False, with a warning in the log, if the host is not or cannot be resolved; False for any other URL.
     """
     try:
         parts = urlsplit(url)

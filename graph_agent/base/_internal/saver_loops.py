@@ -87,7 +87,11 @@ def _served(saver: BaseCheckpointSaver[Any], name: str) -> Callable[..., Awaitab
 
 
 def _served_list(saver: BaseCheckpointSaver[Any]) -> Callable[..., AsyncIterator[CheckpointTuple]]:
-    """Return the asynchronous method to set in place of the saver's own `alist`."""
+    """Return the asynchronous method to set in place of the saver's own `alist`.
+
+    On another loop than the saver's, or for a blocking saver, whose `list` is called in a thread, all checkpoints are
+    read before the first is yielded.
+    """
     own, blocking = _unpatched(saver, "alist"), _unpatched(saver, "list")
 
     async def call(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:

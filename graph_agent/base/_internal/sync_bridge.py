@@ -60,7 +60,8 @@ class DaemonThreads:
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run a function without arguments in a thread.
 
-        Return its future, which can be cancelled until the function begins.
+        Return its future, which can be cancelled until the function begins. An idle thread is used, or a new one
+        started.
 
         Raises:
             AbandonedCallsError: Too many abandoned calls still run.
@@ -157,7 +158,9 @@ class _Call(Future[Any]):
         return False
 
     def execute(self) -> Callable[[], None]:
-        """Run the function; return a callable that stores its result or exception in the future."""
+        """Run the function; return a callable that stores its result or exception in the future; `StopIteration`
+        becomes `RuntimeError`.
+        """
         function, self._function = self._function, None
         assert function is not None
         _thread.call = self

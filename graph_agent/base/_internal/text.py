@@ -81,7 +81,8 @@ class NotFiniteError(ValueError):
 
 
 def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
-    """Convert a value to plain JSON types that every store accepts; strings are cleaned.
+    """Convert a value to plain JSON types that every store accepts; strings and keys are cleaned, and tuples become
+    lists.
 
     Values of other types become their `str()`, as do integers beyond 64 bits, infinities and NaN.
 

@@ -65,7 +65,9 @@ def explain(
 def _lines(
     error: ValidationError, model: type[BaseModel] | None, known: Collection[str], hidden: Collection[str]
 ) -> Iterator[str]:
-    """Yield the text of each fault in a validation error; the arguments are those of `explain`."""
+    """Yield the text of each fault in a validation error, with the value except for fields that hold secrets; the
+    arguments are those of `explain`.
+    """
     for fault in error.errors():
         path, given = fault["loc"], fault["input"]
         field = ".".join(map(str, path))

@@ -78,7 +78,8 @@ ChoosePlan: TypeAlias = Callable[[Sequence[CandidatePlan]], int | Awaitable[int]
 
 
 def read_candidates(given: Any) -> Any:
-    """Return the validated setting `candidates`: a number of equal requests, or a tuple of `Candidate`s.
+    """Return the validated setting `candidates`: a number of equal requests (1 is the default), or a tuple of
+    `Candidate`s.
 
     A mapping becomes a `Candidate`.
 

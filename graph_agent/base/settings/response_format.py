@@ -135,8 +135,8 @@ class ResponseSchema:
 
     def read(self, text: str) -> Any:
         """Parse the text of an answer, check it, and return it as plain JSON, with aliases as keys and defaults
-        included. Damaged JSON is repaired if possible, and JSON inside prose is found. The check against a JSON schema
-        may block for some seconds, so call this in a thread from an event loop.
+        included. Damaged JSON is repaired if possible, and JSON inside prose, but not inside reasoning, is found. The
+        check against a JSON schema may block for some seconds, so call this in a thread from an event loop.
 
         Raises:
             ValueError: The text does not fit the format; the message is written for the model.
@@ -230,7 +230,7 @@ def _is_provider_strategy(given: Any) -> bool:
 def _unwrapped(given: Any) -> tuple[Any, Any]:
     """Return the schema inside one of LangChain's strategies, and how it handles errors (`handle_errors`, or True).
 
-    Any other object is returned unchanged, with True.
+    Any other object is returned unchanged, with True. `oneOf` in a schema of a `ToolStrategy` becomes `anyOf`.
 
     Raises:
         ConfigError: The strategy has `tool_message_content`, which has no use here.
@@ -254,6 +254,8 @@ def _unwrapped(given: Any) -> tuple[Any, Any]:
 
 def _tagged_schema(adapters: dict[str, TypeAdapter[Any]]) -> tuple[str, dict[str, Any]]:
     """Return the name of the field that names the class, and the JSON schema of an answer of one of several classes.
+
+    The field, required in each class, is `response_type`, with underscores before it if a class has that field itself.
 
     Raises `ConfigError` if one of the classes has no fields.
     """

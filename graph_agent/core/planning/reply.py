@@ -342,8 +342,8 @@ def _compact(text: str) -> str:
 def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
     """Return the text of the answer in a reply.
 
-    Empty if the reply is blank, the sentinel, only calls, or a plan without answer. Calls beside prose are removed only
-    if they cannot be parsed; a quoted or parsed call stays in the text.
+    Empty if the reply is blank, the sentinel, only calls, or a plan without answer. In a text with prose, a parsed or
+    quoted call stays, and one that cannot be parsed is removed.
 
     Args:
         reply: The reply to a request for the answer.

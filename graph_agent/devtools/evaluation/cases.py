@@ -469,7 +469,10 @@ def masked_error(error: Exception) -> str:
 
 
 def _outcome(case: Case, last: RunResult) -> Iterator[FailedCheck]:
-    """Yield a failure if the run waits for a person, or ended with another status or reason than expected."""
+    """Yield a failure if the run waits for a person, or ended with another status or reason than expected.
+
+    A waiting run has no other failure. Without an expected status, only a failed run is one.
+    """
     expect = case.expect
     if last.interrupts:
         waiting = ", ".join(dict.fromkeys(call["name"] for call in last.pending))
@@ -497,7 +500,11 @@ def _limits(limits: Limits, measures: Measures) -> Iterator[FailedCheck]:
 
 
 def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
-    """Yield a failure for each check of the answer that is not met, except those in Python and by a judge."""
+    """Yield a failure for each check of the answer that is not met, except those in Python and by a judge.
+
+    An expected value that is no text is compared with the JSON of the answer, matchers included; its first difference
+    counts.
+    """
     text = last.answer
     if isinstance(expected.equals, str) and text != expected.equals:
         yield FailedCheck("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
@@ -529,6 +536,8 @@ def _value(last: RunResult) -> Any:
 
 async def _function(name: str, last: RunResult, folder: Path) -> list[FailedCheck]:
     """Call the function of a check in Python with the last result; return its failure, if any.
+
+    It passes by returning None, True or another true value that is no text; a text is the reason of a failure.
 
     An exception of the function is a failure. Raises `ConfigError` if it cannot be imported.
     """

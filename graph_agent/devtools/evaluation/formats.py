@@ -144,7 +144,9 @@ def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[st
 
 
 def _to_pydantic_evals(case: Case) -> dict[str, Any]:
-    """Return a case in the form of pydantic-evals, with evaluators for the checks that have a counterpart."""
+    """Return a case in the form of pydantic-evals, with evaluators for the checks that have a counterpart; the others
+    are kept in the metadata.
+    """
     own, equals = _own(case)
     metadata = {**case.metadata, **({OWN_KEY: own} if own else {})}
     found: dict[str, Any] = {"name": case.name, "inputs": case.input}

@@ -131,6 +131,9 @@ async def _of(saver: BaseCheckpointSaver[Any], session_id: str, *, unrated: bool
 def _case(recording: Recording, number: int, answer: int, ratings: Sequence[Mapping[str, Any]]) -> Case:
     """Return the case of one answer.
 
+    An answer with a thumb down is judged by a rubric with it and the notes, and its calls are not expected; any other
+    is expected as it was.
+
     Args:
         recording: The session.
         number: Number of the answer's input, from 1.

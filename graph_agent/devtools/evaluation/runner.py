@@ -293,7 +293,8 @@ class Runner:
         """Run the turns of a trial, check the run, and return the trial with its outcome.
 
         A turn that waits for a person without a decision is the last one. An exception of the run is a failure `run`,
-        without secrets in its text; then nothing else is checked.
+        without secrets in its text; then nothing else is checked. A trial that has run before (`is_stored`) is not run
+        again, and one that was interrupted goes on.
         """
         case, results = trial.case, list[RunResult]()
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))

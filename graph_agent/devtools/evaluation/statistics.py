@@ -178,7 +178,8 @@ class InputRow:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRow]:
-    """Yield the ended inputs in the events of a session, oldest first; running ones are skipped.
+    """Yield the ended inputs in the events of a session, oldest first; running ones are skipped. Seconds exclude the
+    time of waiting for a person.
 
     Args:
         events: Events of the session, from the beginning of an input on.

@@ -239,7 +239,9 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
 
 
 def _compare_call(expected: CallExpectation, actual: CallInWave) -> ValueDifference | None:
-    """Return the first difference between an expected call and a call of a run; None if it fits."""
+    """Return the first difference between an expected call and a call of a run; None if it fits. Name, arguments and
+    status are compared in this order; those that are None are not.
+    """
     if expected.name != actual.name:
         return ValueDifference("$.name", expected.name, actual.name)
     found = None

@@ -211,7 +211,7 @@ def as_left(recorded: RecordedInput) -> RecordedInput:
 async def read_recording(
     saver: BaseCheckpointSaver[Any], session_id: str, *, writes: Callable[[str], bool] | None = None
 ) -> Recording:
-    """Read a session as a recording, from its newest checkpoint; nothing is changed.
+    """Read a session as a recording, from its newest checkpoint and what follows it; nothing is changed.
 
     Args:
         saver: The checkpointer that has the session.
@@ -253,7 +253,7 @@ def recording_of(
     input_ids: Mapping[int, str] | None = None,
     questions: Mapping[str, Sequence[Sequence[Any]]] | None = None,
 ) -> Recording:
-    """Return the recording of a session from its events and messages.
+    """Return the recording of a session from its events and messages. Missing details are noted in `gaps`.
 
     Args:
         session_id: Id of the session.
@@ -423,7 +423,10 @@ class _InputReader:
                 yield from (self._unanswered(record) for record in records if record["purpose"] != "memory")
 
     def _attempts(self, entry: StoredEvent, records: list[ModelCallRecord]) -> Iterator[RecordedReply]:
-        """Yield the replies that led to a plan or an answer, with failed requests; only the last reply is stored."""
+        """Yield the replies that led to a plan or an answer, with failed requests; only the last reply without an error
+        is stored. Of several candidates, only the last request is yielded; a plan without recorded requests has one
+        reply.
+        """
         if entry.get("candidates"):
             records = records[-1:]  # a replay asks once, for the plan that was chosen
         is_plan = entry["type"] == "plan"
@@ -438,7 +441,7 @@ class _InputReader:
                 yield self._unanswered(record)
 
     def _stored(self, entry: StoredEvent, record: ModelCallRecord, message: AIMessage | None) -> RecordedReply:
-        """Return the reply that became a plan or an answer, with details from `message`; None if the message is not
+        """Return the reply that became a plan or an answer, with details from `message`; `message` is None if it is not
         stored.
         """
         usage = (message.usage_metadata if message is not None else None) or _usage_in(record)
@@ -458,8 +461,8 @@ class _InputReader:
         )
 
     def _planned(self, call: Mapping[str, Any], message: AIMessage | None) -> Mapping[str, Any]:
-        """Return a call of a plan as the model made it, before a person or a hook changed it: id, name, arguments and
-        needs.
+        """Return a call of a plan as the model made it, before a person or a hook changed it: id, name, arguments and,
+        if there are any, needs.
 
         Notes a gap if its arguments are not stored.
         """

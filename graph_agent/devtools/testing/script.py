@@ -324,8 +324,9 @@ _CUT_OFF = "Not run: the reply that holds this call was cut off"
 def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
     """Return the script of an input, or of its steps from `first_step` on.
 
-    Replies that a hook or a repair replaced are not stored; the next reply has their number in `repeats`. A failure is
-    the last item, and repeats for all further requests.
+    Replies that a hook or a repair replaced are not stored; the next reply has their number in `repeats`. Steering
+    stands where it was received, and a request that an abort or a limit ended is a `Stop`. A failure is the last item,
+    and repeats for all further requests.
     """
     items: list[ScriptItem] = []
     repeats = 0

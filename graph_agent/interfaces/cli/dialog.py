@@ -184,7 +184,7 @@ def edit_decision(action: ReviewedCall, arguments: dict[str, Any]) -> DecisionFi
 
 
 def parse_typed_arguments(text: str) -> dict[str, Any]:
-    """Parse the arguments of a call: a JSON or YAML object with text keys; an empty text is an empty object.
+    """Parse the arguments of a call: a JSON or YAML object with text keys; an empty text or null is an empty object.
 
     Raises `InputError` for anything else.
     """
@@ -325,7 +325,8 @@ class Dialog:
             self._draft = given
 
     def _take(self, given: str) -> None:
-        """Process one line by what the dialog expects.
+        """Process one line by what the dialog expects: an answer, the new arguments, a reason (may be empty), a result,
+        or a choice.
 
         Raises `InputError` if the line is refused; nothing is decided then.
         """

@@ -34,7 +34,7 @@ class EnvFile:
 def read_env_file(agent_file: Path) -> EnvFile | None:
     """Set the environment variables of the file `.env` next to an agent file.
 
-    Variables that the environment has already are unchanged.
+    Variables that the environment has already are unchanged; the result lists both kinds.
 
     Args:
         agent_file: Path of the agent file. No other folder is searched, so that a server never reads the secrets of

@@ -174,7 +174,8 @@ class InputRunner:
     async def _show(
         self, session: Session, parts: AsyncGenerator[Part], report: RunReport
     ) -> tuple[int, RunResult | None]:
-        """Print the parts of a run; Ctrl-C meanwhile aborts the session. Return the exit status and the newest result.
+        """Print the parts of a run; Ctrl-C meanwhile aborts the session. Return the exit status (`STOPPED` after
+        Ctrl-C, 1 for a failed or aborted run, else 0) and the newest result.
 
         The result is None if the run ended without one. The report is closed in any case.
         """

@@ -108,7 +108,8 @@ def openai_refusal(problem: ProblemError) -> JSONResponse:
 
 
 def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
-    """Return the error response for a problem, in the format of the API that the path belongs to.
+    """Return the error response for a problem, in the format of the API that the path belongs to: Anthropic, OpenAI,
+    A2A, or `{"error", "kind", "category"}`.
 
     Args:
         path: Path of the request.

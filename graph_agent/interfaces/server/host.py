@@ -247,7 +247,7 @@ def thread_token() -> str:
 async def open_host(source: AgentSource, settings: ServerSettings, db: str | None = None) -> AsyncIterator[Host]:
     """Open an agent and its database, and close both on exit; yields the host.
 
-    Expired requests are deleted in the background.
+    Expired requests are deleted in the background. Closing waits for what the host still has to close.
 
     Args:
         source: The agent.

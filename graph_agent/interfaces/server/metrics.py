@@ -177,7 +177,9 @@ class Metrics:
             self._event(event, open_calls)
 
     def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count one event, and keep `open_calls` and `last_model_error` up to date (see `count`)."""
+        """Count one event, and keep `open_calls` and `last_model_error` up to date (see `count`). Tools that are not
+        the agent's are labelled `other`; an answer without an error clears the last error.
+        """
         kind = entry["type"]
         for source, counts in entry.get("early", {}).items():
             for outcome in ("used", "dropped"):

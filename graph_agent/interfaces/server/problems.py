@@ -177,7 +177,7 @@ def problem_of_run(error_kind: str) -> ProblemError:
 def problem_of_failure(error: BaseException) -> ProblemError:
     """Return the problem for an exception of this server.
 
-    Its text has no details of the exception, which the caller must log.
+    Its text has no details of the exception, which the caller must log. Anything unknown is `internal`.
     """
     if isinstance(error, SessionLostError):
         return ProblemError(

@@ -59,7 +59,7 @@ def serve(
     record: bool = False,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent file until the process receives a signal to stop, then return.
+    """Serve an agent file until the process receives a signal to stop, then return. SIGTERM is a clean exit.
 
     Args:
         config: Path of the agent file.
@@ -289,7 +289,9 @@ def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | 
 
 
 def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
-    """Return uvicorn's options for an application that is created by a function."""
+    """Return uvicorn's options for an application that is created by a function: the package's protocols, times to
+    drain, and no access log.
+    """
     return {
         "factory": True,
         "http": BoundedProtocol,

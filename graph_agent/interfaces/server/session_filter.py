@@ -107,7 +107,8 @@ class SessionFilter:
         return self.totals or bool(self.tool) or self.min_cost > 0
 
     def accepts(self, summary: Mapping[str, Any]) -> bool:
-        """Return whether a session matches the filter.
+        """Return whether a session matches every condition of the filter. The status is the activity, unless that is
+        `idle`; a tool also matches a delegate's name.
 
         Args:
             summary: The session's summary, which contains its totals if `needs_totals`.

@@ -20,7 +20,8 @@ STARTUP_FAILURE = 3
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP socket that is bound to an address. It does not listen yet. Port 0 selects any free port.
+    """Return a TCP socket that is bound to an address. It does not listen yet. Port 0 selects any free port. IPv4 is
+    preferred for a name with both families.
 
     Raises `ConfigError` if the address does not exist, or the port is in use or not permitted for this user.
     """

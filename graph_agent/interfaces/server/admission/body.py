@@ -76,7 +76,7 @@ class BodyLimits:
         If the body exceeds a limit, send an error response and close the connection.
 
         If the client disconnects before the body has arrived, nothing is sent. Exceptions of the application are
-        raised.
+        raised. Only HTTP requests are read.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)

@@ -258,9 +258,9 @@ class Gate:
         """Pass a request to the application, or send the response that refuses it.
 
         A request is refused if the server has no keys and it comes from a page of another origin, if its key is missing
-        or unknown (except on open paths), or if its body exceeds a limit. The key is checked before the body is read. A
-        HEAD request is passed on as GET. An exception of the application is logged and, unless the response has begun,
-        answered with status 500.
+        or unknown (except on open paths), or if its body exceeds a limit. These checks apply to the API's paths only,
+        in this order. The key is checked before the body is read. A HEAD request is passed on as GET. An exception of
+        the application is logged and, unless the response has begun, answered with status 500.
         """
         # As the routes see it: without the mount path.
         path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
@@ -358,7 +358,7 @@ class _Limited:
         """Call the application, and count the request as active until its last byte is sent.
 
         Raises `ProblemError` while the server is stopping, for a body that is not JSON, and if the caller has too many
-        requests.
+        requests. A GET counts against the limit of event streams, any other request against that of requests.
         """
         if self._runs.draining:
             raise stopping()

@@ -117,7 +117,8 @@ class Runs:
     async def _start(
         self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
     ) -> AsyncIterator[ServerRun]:
-        """Start a run, and close it on exit. A run with an idempotency key that has not ended continues in a task.
+        """Start a run, and close it on exit. A run with an idempotency key that has not ended continues in a task,
+        unless it is a stored attempt; any other is stopped.
 
         Args:
             spec: Graph, thread, input and context of the run.
@@ -257,7 +258,8 @@ def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
     """Return the error with which a run that has ended must be answered; None if its answer is a message.
 
     After a side effect, a failure is answered with a message, because a client would repeat the request, and so the
-    side effect, after an error. It is an error only if repeating the request continues the run.
+    side effect, after an error. It is an error, with the text so far, only if repeating the request continues the run:
+    a stored attempt with a time to retry after.
     """
     if outcome.problem is None or not outcome.has_written:
         return outcome.problem
@@ -548,6 +550,8 @@ async def frames_of(
     finishes: bool = True,
 ) -> AsyncGenerator[str, None]:
     """Yield the frames of a run's answer, joined to one text for each part.
+
+    Progress is a comment unless the request wants fields. A problem ends the stream with an error frame, after `keep`.
 
     Args:
         first: The first part, if it was read already; None if not.

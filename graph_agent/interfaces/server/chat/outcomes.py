@@ -76,7 +76,8 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
     """Return the outcome of a run from its last state.
 
     Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
-    per token, at least 1.
+    per token, at least 1. The text is the structured response as JSON, the answer, or else the open question; `rest` is
+    its part that was not streamed.
 
     Args:
         spec: The run.

@@ -465,7 +465,8 @@ class ServerRun:
         await self._put(MessageBreak())
 
     async def _on_event(self, part: EventAdded) -> None:
-        """Count an event, and emit it if it is a plan with calls, or about a call that the run shows.
+        """Count an event, and emit it if it is a plan with calls, or about a call that the run shows. Early events and
+        results of calls are published to followers.
 
         Before a plan with calls, its text is emitted if it was not streamed.
         """

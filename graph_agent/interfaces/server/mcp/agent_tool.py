@@ -401,6 +401,9 @@ def _result(
 ) -> types.CallToolResult:
     """Return the tool's result for the state in which a call has left its session.
 
+    Its text is the problem, the answer or the open question. It is an error after a failure or an abort, and for an
+    input that may not decide.
+
     Args:
         session_id: Id of the session.
         state: The session's state.

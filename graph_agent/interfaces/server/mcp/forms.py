@@ -87,7 +87,8 @@ def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) 
 
 
 def _call_form(call: HeldCall, error: str) -> Form:
-    """Return the form that asks for the decision on a waiting call.
+    """Return the form that asks for the decision on a waiting call: `decision`, and `arguments` and `message` where a
+    decision may need them.
 
     Args:
         call: The call.

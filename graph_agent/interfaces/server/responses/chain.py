@@ -110,7 +110,8 @@ class Chains:
         return None if state.values and continued_input(content.messages, state) is None else session_id
 
     def _request(self, body: schemas.CreateResponse, content: Conversation, token: str) -> ChatRequest:
-        """Return the chat request for a request's content, without a session.
+        """Return the chat request for a request's content, without a session. Instructions without any message become
+        the user's message.
 
         Raises `InvalidRequestError` for an unknown approval request, or one with two different responses.
         """

@@ -242,7 +242,7 @@ class ResponseDialect(ChatDialect):
         response.
 
         The response gets its usage and its status: `cancelled` after an abort, `incomplete` with a reason if it was cut
-        off, or else `completed`.
+        off, or else `completed`. The last event is `response.completed` or, also after an abort, `response.incomplete`.
         """
         incomplete = _INCOMPLETE.get(outcome.ending)
         if outcome.calls or outcome.approvals:

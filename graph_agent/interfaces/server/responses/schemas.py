@@ -267,7 +267,9 @@ def is_agent(tool: FunctionTool, name: str) -> bool:
 
 
 def options_of(body: CreateResponse) -> dict[str, Any]:
-    """Return the fields of the run's context that a request sets. Raises `InvalidRequestError` if one is invalid."""
+    """Return the fields of the run's context that a request sets; those that it leaves out are absent. Raises
+    `InvalidRequestError` if one is invalid.
+    """
     answer_format = body.text.format if body.text else None
     kind, schema = (answer_format.type, answer_format.schema_) if answer_format else (None, None)
     options: dict[str, Any] = {
@@ -311,7 +313,7 @@ def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
 
 def _choice(body: CreateResponse) -> str | None:
     """Return the name of the caller's function that the model must call, `any` if it must call one, or None if it may
-    choose.
+    choose. Allowed tools in the mode `required` count as `any`.
 
     Raises `InvalidRequestError` for an unknown function or an unsupported choice.
     """
@@ -354,7 +356,8 @@ class Conversation:
 
 
 def read_items(items: Sequence[InputItem]) -> Conversation:
-    """Convert items to messages. Consecutive items of the assistant become one message.
+    """Convert items to messages. Consecutive items of the assistant become one message. Decisions before an item of the
+    assistant are dropped; approval requests and lists of tools are ignored.
 
     References must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
     """

@@ -207,9 +207,9 @@ def cut_candidates(rows: Rows, since: str) -> list[str]:
 def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
     """Return how a namespace is trimmed to the checkpoint `cut`, and what continues it; None if it cannot be trimmed.
 
-    In the root namespace (`is_root`) the session's first checkpoint remains, too. What is removed may be nothing. It
-    cannot be trimmed if a remaining checkpoint would read differently: an edit by a person is compared with the
-    checkpoint before it, and in other namespaces no other branch may be newer than the cut.
+    In the root namespace (`is_root`) the session's first checkpoint remains, too. It cannot be trimmed if a remaining
+    checkpoint would read differently: an edit by a person is compared with the checkpoint before it, and in other
+    namespaces no other branch may be newer than the cut.
     """
     kept = descendants(rows, cut)
     path = lineage(rows, cut)[1:]
