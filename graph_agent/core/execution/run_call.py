@@ -340,7 +340,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     early = None
     if task.run.speculation is not None:
         # Imported here: few agents begin calls early.
-        from graph_agent.core.overlap.early_calls import early_calls_of
+        from graph_agent.core.execution.overlap.early_calls import early_calls_of
 
         early = early_calls_of(task.run).take(call)
     while True:

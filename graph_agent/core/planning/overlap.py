@@ -1,6 +1,6 @@
 """Starts calls early while a plan is asked for: those of its reply, of agreeing candidates, and those that are likely.
 
-The calls themselves, and the rules for them, are in `core/overlap/`.
+The calls themselves, and the rules for them, are in `core/execution/overlap/`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.input_messages import is_user_input
 from graph_agent.base.types import Call
-from graph_agent.core.overlap.early_calls import EarlyCall, early_calls_of
-from graph_agent.core.overlap.learned_calls import LearnedCalls
-from graph_agent.core.overlap.speculation import speculation_of
+from graph_agent.core.execution.overlap.early_calls import EarlyCall, early_calls_of
+from graph_agent.core.execution.overlap.learned_calls import LearnedCalls
+from graph_agent.core.execution.overlap.speculation import speculation_of
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_choice import call_key

@@ -10,7 +10,7 @@ Parts in other files:
 
 - `session/agent_parts.py`: `call_nodes`, which has the nodes of calls report their results here
 - `core/planning/ask.py`: `_send`, which takes a prediction instead of sending a request
-- `core/overlap/`: the calls that begin early, and the budget
+- `core/execution/overlap/`: the calls that begin early, and the budget
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.types import NO_USAGE, Call, Usage, plan_id_of
 from graph_agent.base.usage import ExtraUsage, budget_met, extra_usage, has_budget, limit_met, usage_of
 from graph_agent.core.execution.deps import AgentDeps, Task, spent
-from graph_agent.core.overlap.early_calls import early_calls_of
-from graph_agent.core.overlap.speculation import Speculation, speculation_of
+from graph_agent.core.execution.overlap.early_calls import early_calls_of
+from graph_agent.core.execution.overlap.speculation import Speculation, speculation_of
 from graph_agent.core.planning.echoes import without_echoes
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest

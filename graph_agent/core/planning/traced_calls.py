@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 from graph_agent.base._compat import checkpointer_of
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.types import Call
-from graph_agent.core.origins.sources import Sources
-from graph_agent.core.origins.trace import refused, traced
+from graph_agent.core.planning.origins.sources import Sources
+from graph_agent.core.planning.origins.trace import refused, traced
 from graph_agent.core.tools.delegation import HANDED_PARTS
 from graph_agent.core.tools.source_marks import sinks_of
 

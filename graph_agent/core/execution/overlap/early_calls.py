@@ -18,8 +18,8 @@ from graph_agent.base.history.call_events import output_value
 from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call, plan_id_of
-from graph_agent.core.overlap.rules import Proposal, reason_to_wait
-from graph_agent.core.overlap.speculation import Speculation
+from graph_agent.core.execution.overlap.rules import Proposal, reason_to_wait
+from graph_agent.core.execution.overlap.speculation import Speculation
 from graph_agent.core.runs.run import Run
 from graph_agent.core.tools.invoke import ReturnValue, read_output, recorded_return_value
 from graph_agent.core.tools.toolbox import Toolbox

@@ -14,8 +14,8 @@ from graph_agent.base.history.call_events import call_name, call_of, value_of
 from graph_agent.base.history.events import StoredEvent, is_own
 from graph_agent.base.input_messages import CONTEXT_MARK, HANDED_MARK
 from graph_agent.base.origins import ArgumentOrigin
-from graph_agent.core.origins.index import Author, ReadText, TextIndex
-from graph_agent.core.origins.tokens import leaf_values, match_tokens
+from graph_agent.core.planning.origins.index import Author, ReadText, TextIndex
+from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens
 from graph_agent.core.tools.read_result import READ_RESULT
 from graph_agent.core.tools.source_marks import declared_source
 from graph_agent.core.tools.toolbox import Toolbox

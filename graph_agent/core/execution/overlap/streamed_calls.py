@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from graph_agent.base.calls import checked_call
 from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.base.types import Call
-from graph_agent.core.overlap.streamed_objects import StreamedObjects
+from graph_agent.core.execution.overlap.streamed_objects import StreamedObjects
 from graph_agent.models.client import Mode
 from graph_agent.models.message_gate import message_text
 

@@ -9,7 +9,7 @@ and counted. The history and the results are those of a session without it.
 With `predict="table"`, calls that followed in earlier inputs run in the same way while the plan is asked for; with
 `predict=True`, so do those of a plan that is asked for while the slowest call of the wave before still runs.
 
-Parts of this room:
+Parts of this folder:
 
 - `rules.py`: the table of reasons for which a call waits for its plan
 - `speculation.py`: the account of one input, which keeps to the budget and reports to events and metrics

@@ -19,8 +19,8 @@ from graph_agent.base.calls import new_call_id
 from graph_agent.base.history.call_events import value_of
 from graph_agent.base.history.events import SUCCESSES, StoredEvent
 from graph_agent.base.types import Call
-from graph_agent.core.overlap.call_table import CallTable, Context
-from graph_agent.core.overlap.value_references import Reference, ValueReferences, for_every, is_for_every
+from graph_agent.core.execution.overlap.call_table import CallTable, Context
+from graph_agent.core.execution.overlap.value_references import Reference, ValueReferences, for_every, is_for_every
 
 MOST_ARGUMENT_VALUES = 20
 """Maximum values in the arguments of a call; a call with more is not learned."""

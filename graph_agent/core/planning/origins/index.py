@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from graph_agent.core.origins.tokens import leaf_values, match_tokens
+from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens
 
 MOST_INDEXED_TOKENS = 400_000
 """Maximum tokens of all texts of an index, about two million characters; texts beyond it are not searched."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.core.origins.index import Author, Place, ReadText, TextIndex
-from graph_agent.core.origins.tokens import match_tokens
+from graph_agent.core.planning.origins.index import Author, Place, ReadText, TextIndex
+from graph_agent.core.planning.origins.tokens import match_tokens
 
 USER, TOOL = ReadText(Author.USER, "user"), ReadText(Author.UNTRUSTED, "result", "1", "read")
 WORDS = st.lists(st.text("abcdefghijklmnopqrstuvwxyz", min_size=2, max_size=8), min_size=1, max_size=6)
@@ -97,7 +97,7 @@ def test_any_text_is_found_in_itself(text: str) -> None:
 def test_a_value_is_unknown_if_it_was_not_found_and_not_all_text_was_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("graph_agent.core.origins.index.MOST_INDEXED_TOKENS", 10)
+    monkeypatch.setattr("graph_agent.core.planning.origins.index.MOST_INDEXED_TOKENS", 10)
     index = index_of((TOOL, "one two three"), (TOOL, "four " * 20), (USER, "five"))
 
     found = [index.find(match_tokens(value)) for value in ("two three", "seven")]
