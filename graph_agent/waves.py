@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from graph_agent.core.waves.schema import PlanError, PlanningResult, WaveCall, check_wave, select
+from graph_agent.base.waves.schema import PlanError, PlanningResult, WaveCall, check_wave, select
 
 __all__ = ["PlanError", "PlanningResult", "WaveCall", "check_wave", "select"]

@@ -20,11 +20,13 @@ from langgraph.types import Command
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_fields
 from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.finish import cut_off
 from graph_agent.base.history.events import event
 from graph_agent.base.inbox import NoteKind
 from graph_agent.base.settings.response_format import is_json
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError
+from graph_agent.base.waves.schema import Selection, fill_in_earlier, select
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.planning.approval_decisions import report_edits
 from graph_agent.core.planning.background import receive_background
@@ -56,8 +58,6 @@ from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.client import fault_further_client_calls
-from graph_agent.core.waves.schema import Selection, fill_in_earlier, select
-from graph_agent.models.finish import cut_off
 from graph_agent.nodes.finalize import finalize_in_plan, may_finalize
 
 logger = get_logger(__name__)

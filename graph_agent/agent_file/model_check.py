@@ -130,8 +130,8 @@ async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str
     from graph_agent.models.capabilities import choose_tool_calling
     from graph_agent.models.client import ModelClient
     from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
-    from graph_agent.models.parsing.calls import parse_tool_calls
     from graph_agent.models.stream_watch import StreamWatch
+    from graph_agent.models.wire.parsing.calls import parse_tool_calls
 
     watch = StreamWatch()
     client = ModelClient(model, [_TOOL], endpoint=endpoint)

@@ -13,7 +13,12 @@ from graph_agent.base.calls import canonical_arguments, fingerprint, new_call_id
 from graph_agent.base.types import Call
 
 if TYPE_CHECKING:
-    from graph_agent.models.parsing.calls import parse_tool_calls, read_text_calls, split_tool_calls, unfinished_call
+    from graph_agent.models.wire.parsing.calls import (
+        parse_tool_calls,
+        read_text_calls,
+        split_tool_calls,
+        unfinished_call,
+    )
 
 __all__ = [
     "Call",
@@ -27,5 +32,6 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"graph_agent.models.parsing.calls": "parse_tool_calls read_text_calls split_tool_calls unfinished_call"}
+    __name__,
+    {"graph_agent.models.wire.parsing.calls": "parse_tool_calls read_text_calls split_tool_calls unfinished_call"},
 )

@@ -9,9 +9,9 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from graph_agent.base.finish import has_discarded_call, is_paused
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import record_replies
-from graph_agent.models.finish import has_discarded_call, is_paused
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.wire.answer_decoder import AnswerDecoder

@@ -18,11 +18,11 @@ from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.errors import GraphAgentError, HookError
+from graph_agent.base.finish import CUT_OFF as CUT_OFF
+from graph_agent.base.finish import REFUSED as REFUSED
+from graph_agent.base.finish import cut_off as cut_off
+from graph_agent.base.finish import refusal_text as refusal_text
 from graph_agent.base.model_error_text import MODEL_LOADING, POSTPONED, SENTENCES, UNREACHABLE, ModelErrorKind
-from graph_agent.models.finish import CUT_OFF as CUT_OFF
-from graph_agent.models.finish import REFUSED as REFUSED
-from graph_agent.models.finish import cut_off as cut_off
-from graph_agent.models.finish import refusal_text as refusal_text
 from graph_agent.models.wire.error_parts import (
     address_of,
     class_names,

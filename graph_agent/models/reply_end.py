@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage
 
 from graph_agent.base._internal.text import excerpt
-from graph_agent.models.finish import UNENDED, cut_off
-from graph_agent.models.parsing.tags import MARKUP
-from graph_agent.models.parsing.turns import ProseEnd, invented_length
+from graph_agent.base.finish import UNENDED, cut_off
 from graph_agent.models.sanitize import with_text
+from graph_agent.models.wire.parsing.tags import MARKUP
+from graph_agent.models.wire.parsing.turns import ProseEnd, invented_length
 
 
 class EndedReply(NamedTuple):

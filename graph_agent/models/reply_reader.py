@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.tool import tool_call_chunk
 
-from graph_agent.models.finish import cut_off
+from graph_agent.base.finish import cut_off
 from graph_agent.models.sanitize import ChunkSanitizer
 from graph_agent.models.wire.fragments import CallAssembler, judged, with_blank_arguments
 from graph_agent.models.wire.usage import UsageSoFar

@@ -40,11 +40,11 @@ from graph_agent.base._compat.replies import generate_reply, reads_stream
 from graph_agent.base._internal.blocking_replies import blocking_replies
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.sync_bridge import await_in_task, call_in_thread
+from graph_agent.base.finish import mark_incomplete
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import TimedRequest, record_cut_off
 from graph_agent.models.chunk_listener import ChunkListener, chunk_listener
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error
-from graph_agent.models.finish import mark_incomplete
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.sanitize import is_text_only

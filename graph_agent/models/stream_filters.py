@@ -9,8 +9,8 @@ import re
 from typing import TYPE_CHECKING
 
 from graph_agent.base._internal.text import REASONING, after_reasoning
-from graph_agent.models.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
-from graph_agent.models.parsing.turns import TURN_MARK, ProseEnd, leading_length, without_leading
+from graph_agent.models.wire.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
+from graph_agent.models.wire.parsing.turns import TURN_MARK, ProseEnd, leading_length, without_leading
 
 if TYPE_CHECKING:
     from graph_agent.models.stream_watch import Visibility

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from langgraph.types import All
 
     from graph_agent.base.settings.response_format import ResponseStrategy
+    from graph_agent.base.waves.schema import PlanningResult
     from graph_agent.core.tools.delegation import Delegate
     from graph_agent.core.tools.memory import AgentMemory
-    from graph_agent.core.waves.schema import PlanningResult
     from graph_agent.models.pool import Resolve
     from graph_agent.session.compile_options import CompileOptions
     from graph_agent.session.graph_agent import GraphAgent, GraphAgentBuilder

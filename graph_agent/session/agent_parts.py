@@ -14,10 +14,10 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.approvals.policy import read_review
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.waves.schema import PlanningResult
 from graph_agent.core.execution.deps import AgentDeps, ToolCallWrapper
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.tools.toolbox import Toolbox
-from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelWrapper, leave_unwrapped
 from graph_agent.models.prompts import Prompts
 from graph_agent.nodes.delegate import delegate_node

@@ -15,6 +15,7 @@ from graph_agent.base._compat import dual_runnable, route_by_update
 from graph_agent.base.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.tool_names import PLAN_TOOL
+from graph_agent.base.waves.schema import PlanningResult
 from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.loop_hooks import sort_hooks
 from graph_agent.core.planning.planner import agentic_loop_from_env
@@ -25,7 +26,6 @@ from graph_agent.core.tools.argument_checks import checked_delegates, checked_ho
 from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.read_result import with_read_result
 from graph_agent.core.tools.toolbox import Toolbox
-from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelPool, Resolve, require_chat_model
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source, text_of_source

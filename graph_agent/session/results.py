@@ -18,6 +18,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.base._internal.text import html_table, text_of
 from graph_agent.base.approvals.requests import request_of
+from graph_agent.base.finish import REFUSAL_WARNING
 from graph_agent.base.history.call_events import call_name, value_of
 from graph_agent.base.history.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own
 from graph_agent.base.input_messages import since_input
@@ -33,7 +34,6 @@ from graph_agent.base.types import (
     plan_id_of,
 )
 from graph_agent.core.state.messages import failure_error
-from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.open_input import begun_events
 

@@ -27,17 +27,17 @@ _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall"
 # Only the parser's tree shows what a quantifier repeats.
 _constants: Any = importlib.import_module("re._constants")
 _parser: Any = importlib.import_module("re._parser")
-_TURNS = importlib.import_module("graph_agent.models.parsing.turns")
+_TURNS = importlib.import_module("graph_agent.models.wire.parsing.turns")
 _LOCALS: dict[str, dict[str, Any]] = {
-    "models/parsing/turns.py": {
+    "models/wire/parsing/turns.py": {
         "strong": _TURNS._any_of(_TURNS._STRONG),
         "ends": _TURNS._any_of(_TURNS._ENDS),
         "markup": "",
         "found": {"fence": "```"},
     },
-    "models/parsing/calls.py": {"mark": "<think>"},
+    "models/wire/parsing/calls.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
-    "models/finish.py": {"reasons": ("",)},
+    "base/finish.py": {"reasons": ("",)},
     "models/wire/learn.py": {"name": "(?:image|images|image_url|image input|vision|multimodal)"},
     "models/wire/schemas.py": {"value": "[a-z]+"},
     "models/wire/table.py": {"pattern": "(?:open-)?(?:mistral|mixtral)"},

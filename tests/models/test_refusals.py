@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models.finish import CUT_OFF, REFUSED, refusal_text
+from graph_agent.base.finish import CUT_OFF, REFUSED, refusal_text
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
 

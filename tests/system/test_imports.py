@@ -77,7 +77,7 @@ AT_FIRST_USE = {
         "core.execution.ledger",
         "session.deduplicator",
         "models.stream_watch",
-        "models.parsing.calls",
+        "models.wire.parsing.calls",
         "models.prompts",
         "session.interrupts",
     ),

@@ -47,6 +47,8 @@ INNER = {
     "approvals.policy": "graph_agent.approvals",
     "core.approvals.requests": "graph_agent.approvals",
     "core.state.events": "graph_agent.state.events",
+    "core.waves.schema": "graph_agent.waves",
+    "models.parsing.calls": "graph_agent.calls",
 }
 """Path of an earlier version → the public path that the error names."""
 

@@ -18,6 +18,8 @@ _PUBLIC_PATHS = {
     **dict.fromkeys(["core", "devtools", "models"], "graph_agent"),
     "core.approvals": "graph_agent.approvals",
     "core.state": "graph_agent.state.events",
+    "core.waves": "graph_agent.waves",
+    "models.parsing": "graph_agent.calls",
     "storage": "graph_agent.persistence",
 }
 """Begin, below `graph_agent`, of the path of a module that no longer exists → public module that has its names."""

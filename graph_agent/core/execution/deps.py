@@ -27,6 +27,7 @@ from graph_agent.base.settings.config import AgentContext, LoopConfig, Planner, 
 from graph_agent.base.settings.response_format import ResponseSchema, client_schema
 from graph_agent.base.types import Call, Usage
 from graph_agent.base.usage import BUDGET_LEFT, STEPS_FOR_A_WAVE, BudgetUsage, cost_of, tighten_limits, work_s
+from graph_agent.base.waves.schema import PlanningResult
 from graph_agent.core.execution.overlap.call_table import CallTable
 from graph_agent.core.execution.prompt_versions import Versions, versions_of
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
@@ -35,7 +36,6 @@ from graph_agent.core.runs.run import Run, run_of
 from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
 from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.toolbox import Toolbox
-from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.prompts import Prompts

@@ -32,6 +32,8 @@ from graph_agent.base.history.call_events import (
 )
 from graph_agent.base.history.events import StoredEvent, event, is_own
 from graph_agent.base.types import Call
+from graph_agent.base.waves.references import BadReferenceError, referenced_ids, resolve
+from graph_agent.base.waves.schema import Selection, select
 from graph_agent.core.execution.deps import Task
 from graph_agent.core.execution.ledger import (
     Write,
@@ -44,8 +46,6 @@ from graph_agent.core.execution.ledger import (
 from graph_agent.core.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.core.state.messages import is_settled, open_calls, order_results, with_results
 from graph_agent.core.state.schema import LoopState
-from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve
-from graph_agent.core.waves.schema import Selection, select
 
 FIELDS = ("messages", "events", "ready", "loop")
 """The state fields that `current_wave` reads."""

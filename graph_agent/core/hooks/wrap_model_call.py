@@ -25,6 +25,7 @@ from graph_agent.base._internal.sync_bridge import await_in_task
 from graph_agent.base.errors import ConfigError, HookError
 from graph_agent.base.settings.config import LoopConfig, user_context
 from graph_agent.base.usage import record_replaced, record_replies
+from graph_agent.base.waves.schema import PlanError, PlanningResult
 from graph_agent.core.hooks.copies import copied
 from graph_agent.core.hooks.failures import hook_error, hook_that_raised
 from graph_agent.core.hooks.middleware import AdmittedMiddleware
@@ -32,8 +33,6 @@ from graph_agent.core.hooks.protocol import tool_schema
 from graph_agent.core.state.channels import write_field
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.core.state.messages import messages_fault, value_fault
-from graph_agent.core.waves.reply import read_plan
-from graph_agent.core.waves.schema import PlanError, PlanningResult
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.client import Mode, ModelClient, Phase
 from graph_agent.models.prompts import Prompts
@@ -43,6 +42,7 @@ from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.models.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.models.wire.client_retries import without_client_retries
+from graph_agent.models.wire.parsing.plans import read_plan
 from graph_agent.models.wire.shape import adapted_copy
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.finish import LONGER, answer_cut_off, cut_off_warning
 from graph_agent.base.history.call_events import account
 from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import CONTEXT_MARK
@@ -39,7 +40,6 @@ from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
 from graph_agent.core.state.messages import failure_error, failure_message, stream_rest, with_name
 from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState
-from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
 from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank

@@ -7,6 +7,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage
 
+from graph_agent.base.finish import REFUSED, refusal_text
 from graph_agent.base.usage import usage_of
 from graph_agent.core.planning.ask import seeks_markup
 from graph_agent.core.planning.exchange import Exchange
@@ -17,7 +18,6 @@ from graph_agent.core.planning.reply import answer_in, is_better
 from graph_agent.core.state.messages import stream_rest
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.errors import is_content_refusal
-from graph_agent.models.finish import REFUSED, refusal_text
 from graph_agent.models.reply_end import ended_prose
 from graph_agent.models.sanitize import cited_metadata, with_text
 from graph_agent.models.stream_filters import AnswerFilter, SentinelFilter, TurnFilter, without_sentinel

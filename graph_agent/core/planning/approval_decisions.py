@@ -13,9 +13,9 @@ from graph_agent.base.approvals.requests import HeldCall
 from graph_agent.base.history.call_events import answer_event, is_structured, since_plan
 from graph_agent.base.history.events import StoredEvent, is_own
 from graph_agent.base.types import Call
+from graph_agent.base.waves.references import escaped
 from graph_agent.core.execution.open_calls import newest_calls
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.waves.references import escaped
 
 REJECTED = "Not run: a person rejected this call."
 """Beginning of the result of a rejected call, for the model."""

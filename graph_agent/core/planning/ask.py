@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
+from graph_agent.base.finish import cut_off, is_paused, refusal_text
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import usage_of
 from graph_agent.core.planning.echoes import without_echoes
@@ -19,7 +20,6 @@ from graph_agent.core.planning.refusals import finish_refusal
 from graph_agent.core.planning.reply import Planned, read_reply, schema_misfit, with_answer, with_free_ids
 from graph_agent.core.planning.structured_plan import ask_for_plan
 from graph_agent.models.continuation import MOST_PAUSES, joined_turn, with_earlier_blocks
-from graph_agent.models.finish import cut_off, is_paused, refusal_text
 from graph_agent.models.reply_end import ended_prose
 from graph_agent.models.stream_filters import (
     CallFilter,

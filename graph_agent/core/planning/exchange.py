@@ -16,6 +16,7 @@ from langchain_core.messages.ai import UsageMetadata
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.calls import calls_of
+from graph_agent.base.finish import REFUSAL_WARNING, REFUSED
 from graph_agent.base.history.events import ModelCallRecord, Purpose, StoredEvent, event
 from graph_agent.base.settings.config import Price
 from graph_agent.base.types import NO_USAGE, Call, Usage
@@ -28,7 +29,6 @@ from graph_agent.core.planning.reply import REPLACED
 from graph_agent.core.planning.structured_plan import LimitCheck, PlanningError, RepairRequestError
 from graph_agent.core.state.schema import LoopState
 from graph_agent.models.errors import is_content_refusal
-from graph_agent.models.finish import REFUSAL_WARNING, REFUSED
 from graph_agent.models.reply_end import invention_warning
 from graph_agent.models.stream_filters import SentinelFilter
 from graph_agent.models.stream_watch import StreamWatch, Visibility

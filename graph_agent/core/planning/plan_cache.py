@@ -27,10 +27,10 @@ from langchain_core.messages import (
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.finish import cut_off
 from graph_agent.base.types import NO_USAGE
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.reply import Planned
-from graph_agent.models.finish import cut_off
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.wire.text_form import as_plans
 

@@ -19,6 +19,7 @@ from graph_agent.base.history.call_events import answer_event, answers_of_wave, 
 from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import Call, SessionStatus
+from graph_agent.base.waves.schema import Selection
 from graph_agent.core.execution.approvals import held_calls, with_uncertain_calls
 from graph_agent.core.execution.open_calls import CurrentWave, current_wave, removed_events, results_in_order
 from graph_agent.core.planning.approval_decisions import apply_decisions
@@ -28,7 +29,6 @@ from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import status_event
 from graph_agent.core.state.messages import open_calls
 from graph_agent.core.tools.toolbox import Toolbox, planned_fault
-from graph_agent.core.waves.schema import Selection
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
 

@@ -32,11 +32,13 @@ from pydantic import Field, create_model
 from graph_agent.base._compat import read_state
 from graph_agent.base._compat.detached import detached
 from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.finish import refusal_text
 from graph_agent.base.history.call_events import EarlierCalls
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.types import NO_USAGE, Call, Usage, plan_id_of
 from graph_agent.base.usage import ExtraUsage, budget_met, extra_usage, has_budget, limit_met, usage_of
+from graph_agent.base.waves.schema import PlanError, PlanningResult, check_wave, fill_in_earlier, select
 from graph_agent.core.execution.deps import AgentDeps, Task, spent
 from graph_agent.core.execution.overlap.early_calls import early_calls_of
 from graph_agent.core.execution.overlap.speculation import Speculation, speculation_of
@@ -47,10 +49,8 @@ from graph_agent.core.planning.prepared_history import PreparedHistory
 from graph_agent.core.planning.reply import Planned
 from graph_agent.core.planning.structured_plan import planned_of
 from graph_agent.core.runs.run import Run
-from graph_agent.core.waves.reply import read_plan
-from graph_agent.core.waves.schema import PlanError, PlanningResult, check_wave, fill_in_earlier, select
-from graph_agent.models.finish import refusal_text
 from graph_agent.models.structured import StructuredPlanner
+from graph_agent.models.wire.parsing.plans import read_plan
 
 logger = get_logger("graph_agent.overlap")
 

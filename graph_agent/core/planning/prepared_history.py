@@ -14,9 +14,9 @@ from graph_agent.core.hooks.request_messages import with_message_text
 from graph_agent.core.planning.kept_results import KeptResults
 from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
 from graph_agent.core.state.schema import RequestOnlyMessages
-from graph_agent.models.parsing.calls import UNFINISHED
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
+from graph_agent.models.wire.parsing.calls import UNFINISHED
 
 
 class PreparedHistory:

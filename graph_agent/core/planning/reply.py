@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.base._internal.text import after_reasoning, clean
 from graph_agent.base.calls import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.base.errors import SlowSchemaError
+from graph_agent.base.finish import cause_of, cut_off, text_cut_off
 from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.settings.config import Price
 from graph_agent.base.settings.response_format import ResponseSchema
@@ -26,16 +27,15 @@ from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.copies import copied
 from graph_agent.core.hooks.protocol import HookResponse
 from graph_agent.core.state.messages import with_name
-from graph_agent.core.waves.reply import answer_of_plans
 from graph_agent.models.client import Mode
-from graph_agent.models.finish import cause_of, cut_off, text_cut_off
-from graph_agent.models.parsing.calls import read_text_calls, split_tool_calls, unfinished_call
-from graph_agent.models.parsing.tags import FAMILY, FUNCTION_START, TAG
-from graph_agent.models.parsing.turns import without_leading
 from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
 from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
 from graph_agent.models.wire.fragments import UNASSIGNED
+from graph_agent.models.wire.parsing.calls import read_text_calls, split_tool_calls, unfinished_call
+from graph_agent.models.wire.parsing.plans import answer_of_plans
+from graph_agent.models.wire.parsing.tags import FAMILY, FUNCTION_START, TAG
+from graph_agent.models.wire.parsing.turns import without_leading
 from graph_agent.models.wire.text_form import with_call_ids
 
 _FIXES: dict[CutOff, str] = {

@@ -11,12 +11,12 @@ from weakref import WeakMethod
 
 from graph_agent.base._internal.text import NotFiniteError, to_json_safe
 from graph_agent.base.types import Call
+from graph_agent.base.waves.references import BadReferenceError, referenced_ids, resolve
 from graph_agent.core.execution.overlap.early_calls import NO_VALUE, EarlyCall, EarlyCalls, equality_key
 from graph_agent.core.execution.overlap.streamed_calls import StreamedCalls
-from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve
 from graph_agent.models.chunk_listener import chunk_listener
 from graph_agent.models.client import Mode
-from graph_agent.models.parsing.calls import parse_tool_calls
+from graph_agent.models.wire.parsing.calls import parse_tool_calls
 
 T = TypeVar("T")
 WAITS: Any = object()

@@ -10,11 +10,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base.errors import SlowSchemaError
+from graph_agent.base.finish import cause_of, cut_off
 from graph_agent.base.history.events import event
 from graph_agent.base.settings.response_format import ResponseSchema, is_json
 from graph_agent.core.planning.answer_request import ask_for_answer
 from graph_agent.core.planning.exchange import Exchange
-from graph_agent.models.finish import cause_of, cut_off
 from graph_agent.models.stream_filters import is_blank
 
 EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."

@@ -11,21 +11,21 @@ from pydantic import BaseModel
 
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.calls import canonical_calls
+from graph_agent.base.finish import refusal_text
 from graph_agent.base.settings.config import Planner
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, usage_of
+from graph_agent.base.waves.schema import PlanError, PlanningResult, check_wave
 from graph_agent.core.planning.echoes import without_echoes
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_cache import through_cache
 from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.reply import Planned, action_of
-from graph_agent.core.waves.reply import read_plan
-from graph_agent.core.waves.schema import PlanError, PlanningResult, check_wave
-from graph_agent.models.finish import refusal_text
-from graph_agent.models.parsing.calls import plan_end
 from graph_agent.models.reply_end import ended_at
 from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.wire.answer_decoder import cut_at_stop
+from graph_agent.models.wire.parsing.calls import plan_end
+from graph_agent.models.wire.parsing.plans import read_plan
 from graph_agent.models.wire.text_form import PLAN_STATUS
 
 LimitCheck = Callable[[Usage, AIMessage], LimitMet | None]

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from graph_agent.base._internal.failure_log import get_logger, log_traceback
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.errors import UserError
+from graph_agent.base.finish import refusal_text
 from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.history_notes import is_kept_note, is_note
 from graph_agent.base.types import NO_USAGE
@@ -26,7 +27,6 @@ from graph_agent.core.planning.recovery import ChangedRequest, fallen_back, shor
 from graph_agent.core.state.schema import LoopState, Summary
 from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.finish import refusal_text
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.stream_watch import StreamWatch
 

@@ -27,6 +27,7 @@ from graph_agent.base.input_messages import CONTEXT_MARK, new_user_messages
 from graph_agent.base.settings.config import coerce_context, set_fields
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
 from graph_agent.base.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
+from graph_agent.base.waves.schema import Selection, select
 from graph_agent.core.execution.delegate_call import waiting_task
 from graph_agent.core.execution.deps import Task, spent
 from graph_agent.core.execution.open_calls import result_without_output, settle
@@ -46,7 +47,6 @@ from graph_agent.core.state.schema import (
     PlanState,
     loop_of_new_input,
 )
-from graph_agent.core.waves.schema import Selection, select
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.stream_watch import StreamWatch
 

@@ -43,6 +43,7 @@ from graph_agent.base.approvals.decisions import split_decisions
 from graph_agent.base.approvals.requests import asks_again, is_approval_request, joined_request
 from graph_agent.base.approvals.text import question_text
 from graph_agent.base.errors import DecisionError, RunFailedError
+from graph_agent.base.finish import answer_cut_off, cause_of
 from graph_agent.base.history.call_events import as_value
 from graph_agent.base.history.events import StoredEvent, is_approval
 from graph_agent.base.settings.config import Price, user_context
@@ -57,7 +58,6 @@ from graph_agent.core.tools.delegation import (
     DelegationResult,
     started_in_background,
 )
-from graph_agent.models.finish import answer_cut_off, cause_of
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, RunPart, open_interrupts, since_last_input
 from graph_agent.session.session import Session

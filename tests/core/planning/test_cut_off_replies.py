@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.base.finish import cut_off
 from graph_agent.calls import unfinished_call
-from graph_agent.models.finish import cut_off
 from graph_agent.session.results import Done
 from tests.support.agents import asks, at_step_limit, echo
 from tests.support.cut_off import AGAIN, ENVELOPE, HALF, WHOLE, Disk, disk, ended, refused_call

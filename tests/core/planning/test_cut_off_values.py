@@ -8,8 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call
 
+from graph_agent.base.finish import cut_off
 from graph_agent.calls import read_text_calls
-from graph_agent.models.finish import cut_off
 from tests.support.cut_off import AGAIN, ENVELOPE, HALF, Disk, disk, ended, refused_call
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

@@ -12,8 +12,8 @@ from langchain_core.messages.tool import tool_call
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.base.finish import cut_off
 from graph_agent.models.continuation import MOST_PAUSES
-from graph_agent.models.finish import cut_off
 from graph_agent.session.results import PlanText, Token
 from tests.support.agents import echo
 

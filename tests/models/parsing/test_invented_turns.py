@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.calls import read_text_calls
-from graph_agent.models.parsing.turns import ProseEnd
+from graph_agent.models.wire.parsing.turns import ProseEnd
 from tests.support.written_calls import ARGUMENTS, TAGGED, work_of
 
 RESULTS = [

@@ -9,10 +9,10 @@ from typing import Any, cast
 from graph_agent.base.calls import is_delegation
 from graph_agent.base.origins import ArgumentOrigin, OriginKind, origins_text
 from graph_agent.base.types import Call
+from graph_agent.base.waves.references import references_in
 from graph_agent.core.planning.origins.index import Author, Place
 from graph_agent.core.planning.origins.sources import Sources, is_named
 from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens
-from graph_agent.core.waves.references import references_in
 
 MOST_ARGUMENTS = 200
 """Maximum values in the arguments of one call whose origins are searched."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from graph_agent.base._internal.lenient_json import ParsedValue, arguments_of, read_json
 from graph_agent.base.calls import known_name, with_unique_ids
 from graph_agent.base.types import Call
-from graph_agent.models.parsing.families import (
+from graph_agent.models.wire.parsing.families import (
     HARMONY,
     HARMONY_TAIL,
     KIMI_CALL,
@@ -23,7 +23,7 @@ from graph_agent.models.parsing.families import (
     harmony_end,
     read_kimi,
 )
-from graph_agent.models.parsing.payload import (
+from graph_agent.models.wire.parsing.payload import (
     PYTHONIC_LIST,
     Payload,
     after_closing_tags,
@@ -32,8 +32,8 @@ from graph_agent.models.parsing.payload import (
     read_function,
     read_payload,
 )
-from graph_agent.models.parsing.shapes import ParseContext, ParsedCall, calls_in, envelope_content, is_envelope
-from graph_agent.models.parsing.tags import (
+from graph_agent.models.wire.parsing.shapes import ParseContext, ParsedCall, calls_in, envelope_content, is_envelope
+from graph_agent.models.wire.parsing.tags import (
     FAMILY,
     FUNCTION,
     FUNCTION_START,
@@ -43,7 +43,7 @@ from graph_agent.models.parsing.tags import (
     code_end,
     read_fence,
 )
-from graph_agent.models.parsing.turns import SPEAKER_LABEL, TURN, ProseEnd, in_quotation, line_end_before
+from graph_agent.models.wire.parsing.turns import SPEAKER_LABEL, TURN, ProseEnd, in_quotation, line_end_before
 
 _OPENER = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)"

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel
 
-from graph_agent.core.waves.reply import read_plan
+from graph_agent.models.wire.parsing.plans import read_plan
 from graph_agent.waves import PlanError, PlanningResult
 from tests.support.wave_helpers import plan, use
 

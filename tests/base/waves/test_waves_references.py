@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.core.waves.references import BadReferenceError, referenced_ids, renamed, resolve
+from graph_agent.base.waves.references import BadReferenceError, referenced_ids, renamed, resolve
 
 RESULTS = {
     "a": {"n": 1, "list": [10, {"deep": [None, True]}], "a key": "v", "text": "hello", "ü": 2, "0": "zero"},

@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, Session, create_graph_agent
-from graph_agent.core.waves.reply import read_plan
+from graph_agent.models.wire.parsing.plans import read_plan
 from graph_agent.waves import PlanError, PlanningResult
 from tests.support.agents import echo
 from tests.support.openai_stub import OpenAIStub, Reply

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, integer
 from graph_agent.base.calls import known_name
-from graph_agent.models.parsing.families import GEMMA_CALL, FamilyCall, read_gemma
-from graph_agent.models.parsing.shapes import ParsedCall, calls_in
-from graph_agent.models.parsing.tags import (
+from graph_agent.models.wire.parsing.families import GEMMA_CALL, FamilyCall, read_gemma
+from graph_agent.models.wire.parsing.shapes import ParsedCall, calls_in
+from graph_agent.models.wire.parsing.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,
     CLOSE,

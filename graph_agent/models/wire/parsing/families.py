@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import read_json
 from graph_agent.base.types import MAX_DEPTH
-from graph_agent.models.parsing.tags import TOOL_NAME_PATTERN, ParsedText
+from graph_agent.models.wire.parsing.tags import TOOL_NAME_PATTERN, ParsedText
 
 GEMMA_CALL = re.compile(rf"\s*+call:\s*+(?P<name>{TOOL_NAME_PATTERN})\s*+(?=\{{)")
 """Matches the beginning of a call of Gemma 4 or FunctionGemma, after its opening tag."""

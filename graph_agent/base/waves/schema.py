@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from graph_agent.base._internal.text import NotFiniteError, to_json_safe
 from graph_agent.base.errors import CallError
 from graph_agent.base.types import Call, plan_id_of
-from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve, resolve_some
+from graph_agent.base.waves.references import BadReferenceError, referenced_ids, resolve, resolve_some
 
 CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of a call id in a plan."""

@@ -34,8 +34,8 @@ from typing import NamedTuple
 
 from graph_agent.base._internal.lenient_json import ParsedValue, WorkBudget, read_json, repair_json
 from graph_agent.base.types import MAX_DEPTH
-from graph_agent.models.parsing.shapes import ParseContext
-from graph_agent.models.parsing.turns import SPEAKER_START, TURN
+from graph_agent.models.wire.parsing.shapes import ParseContext
+from graph_agent.models.wire.parsing.turns import SPEAKER_START, TURN
 
 _TOKEN = re.compile(
     rf"""

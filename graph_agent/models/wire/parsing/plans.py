@@ -16,11 +16,11 @@ from graph_agent.base._internal.lenient_json import ends_inside_value, parse_len
 from graph_agent.base._internal.text import NotFiniteError, clean, to_json_safe
 from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.calls import new_call_id
+from graph_agent.base.finish import cause_of, cut_off, text_cut_off
 from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.base.types import CutOff
-from graph_agent.core.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
-from graph_agent.models.finish import cause_of, cut_off, text_cut_off
-from graph_agent.models.parsing.calls import read_text_calls
+from graph_agent.base.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
+from graph_agent.models.wire.parsing.calls import read_text_calls
 
 _STATUS = ("continue", "done")
 """Values of a plan's `status`."""

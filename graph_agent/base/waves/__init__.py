@@ -1,0 +1,1 @@
+"""Defines structured plans: the schema of a wave, and the references between its calls."""
