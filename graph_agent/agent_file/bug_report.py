@@ -119,8 +119,8 @@ def _allowed(value: Any) -> Any:
 
 
 def _rules(spec: AgentSpec) -> dict[str, Any]:
-    """Return name of a model → the rules of its endpoint that differ from the usual form; `{"error": …}` if it is not
-    built.
+    """Return name of a model → field → the rules of its endpoint that differ from the usual form, and its provider;
+    `{"error": …}` if it is not built.
 
     The rules describe what the endpoint accepts in a request. The models are those of `model` and
     `config.fallback_models`.
@@ -253,7 +253,10 @@ def _in_urls(text: str) -> Iterator[str]:
 
 
 def _without(value: Any, secrets: Mapping[str, str]) -> Any:
-    """Return a JSON value in which secrets are replaced, and texts that look like keys are masked."""
+    """Return a JSON value in which secrets are replaced, and texts that look like keys are masked, names included.
+
+    `secrets` is secret → replacement; very short ones are not replaced.
+    """
     # The longest first, as one secret may be a part of another.
     known = sorted((each for each in secrets if len(each.strip()) >= _SHORTEST), key=len, reverse=True)
 

@@ -94,7 +94,8 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
     blank.
 
     These are the variables of credentials, of the authentication of delegates, and of models that the file names. With
-    a list of models, only the fallback models count, since the first model that can be built is used.
+    a list of models, only the fallback models count, since the first model that can be built is used. Without any
+    variable, one result `ok`.
     """
     variables = {source.env: f"credential {name}" for name, source in spec.credentials.items()}
     for delegate in spec.delegates:
@@ -134,7 +135,8 @@ def check_variables(spec: AgentSpec, faults: Mapping[str, str]) -> Iterator[Chec
 
 
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
-    """Build the models of the agent file, and yield a result for each that fails, and for the endpoints.
+    """Build the models of the agent file, and yield a result for each that fails, and for the endpoints. One that fails
+    is a warning if another of the list can be built.
 
     Without `ask`, the endpoint of the first model that can be built is only contacted; with it, the model is asked with
     a small tool, which may cost money. If the environment replaces the model by a script, there is only a warning.
@@ -205,7 +207,9 @@ async def check_servers(spec: AgentSpec) -> list[CheckResult]:
 
 
 async def _server(name: str, spec: AgentSpec) -> CheckResult:
-    """Return the result for one MCP server: the number of its tools and the time, or a problem."""
+    """Return the result for one MCP server: the number of its tools and the time, or a problem. It is opened alone and
+    closed again.
+    """
     from graph_agent.agent_file.mcp_connections import mcp_connections
     from graph_agent.integrations.mcp.manager import open_mcp_tools
 
@@ -260,7 +264,7 @@ async def check_parts(spec: AgentSpec) -> CheckResult:
 
 async def check_database(address: str) -> CheckResult:
     """Open the database at an address (`sqlite:///…`, `postgresql://…` or `memory:`), and check that it accepts a
-    write.
+    write. Any exception is a problem.
 
     The write is rolled back. A missing SQLite file is not created; only its folder is checked. A database in memory is
     a warning, as its sessions end with the process.

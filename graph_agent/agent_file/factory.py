@@ -198,6 +198,9 @@ class _Shared:
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> GraphAgent:
     """Open the agent of a file, with a database unless `db` is empty.
 
+    Its MCP servers, delegates, database, cache and memory are opened first, in this order; all are closed with
+    `shared.stack`.
+
     `above` has the agent files that lead to this one as a delegate, outermost first, to detect a circle.
     """
     mocked = shared.mocked or mock_model_from_env()
@@ -227,7 +230,8 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
-    """Open the delegates that are agent files, without databases of their own; return index in `delegates` → agent.
+    """Open the delegates that are agent files, without databases of their own and without keys of the environment;
+    return index in `delegates` → agent.
 
     `above` has the agent files that lead to this one, it included. Raises `ConfigError` if agent files delegate to each
     other in a circle.
@@ -454,8 +458,8 @@ def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
     """Return the system prompt of an agent file: a text, or for a template a function that renders it with the present
     date.
 
-    A name ending in `.yaml` or `.yml` is that of a prompt file. Raises `ConfigError` if the file or the template is
-    invalid.
+    A name ending in `.yaml` or `.yml` is that of a prompt file, which is always a template. Raises `ConfigError` if the
+    file or the template is invalid.
     """
     text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
     if text.endswith((".yaml", ".yml")):

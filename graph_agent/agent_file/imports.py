@@ -114,7 +114,9 @@ def is_dotted_name(name: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, list[str]] | None:
-    """Return module and attributes of a dotted name, such as `("a.b", ["C"])`; None for a name of another form."""
+    """Return module and attributes of a dotted name, such as `("a.b", ["C"])` for `a.b:C` or `a.b.C`; None for a name
+    of another form.
+    """
     module, colon, attributes = name.partition(":")
     if not colon:
         module, _, attributes = name.rpartition(".")
@@ -296,7 +298,9 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return parameter → annotation of a function or class; a text that cannot be evaluated is kept as text."""
+    """Return parameter → annotation of a function or class; a text that cannot be evaluated is kept as text. Empty if
+    it has no signature.
+    """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError, NameError):

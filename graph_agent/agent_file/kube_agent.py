@@ -221,7 +221,8 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
     """Return a JSON schema in the structural form that Kubernetes accepts: no references, no null, no titles, no
     defaults.
 
-    An object without listed properties accepts any fields. `definitions` are those that references name.
+    An object without listed properties accepts any fields, unless all its values are texts. `definitions` are those
+    that references name.
     """
     if isinstance(schema, list):
         return [_inlined(each, definitions) for each in schema]

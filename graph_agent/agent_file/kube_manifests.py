@@ -21,7 +21,8 @@ _DELEGATION = re.compile(r"\bdelegate_to_([a-z0-9](?:[-a-z0-9]*[a-z0-9])?)")
 
 
 def agent_file_of(resource: AgentResource) -> dict[str, Any]:
-    """Return the content of the agent file of a resource.
+    """Return the content of the agent file of a resource: the keys `name`, `model`, and those that the resource sets.
+    With the memory disabled, sessions are not stored.
 
     Addresses of other Services can be replaced by the variables that KAOS sets, such as `MODEL_API_URL`.
 
@@ -91,7 +92,7 @@ def manifests(resource: AgentResource) -> list[dict[str, Any]]:
 
 
 def notes(resource: AgentResource) -> Iterator[str]:
-    """Yield what the user must know or do: the Secret to create, and fields without effect."""
+    """Yield sentences about actions and limits for the user: the Secret to create, and fields without effect."""
     name, spec = resource.metadata.name, resource.spec
     keys = [f"--from-literal={_KEYS}=client:A-KEY-OF-16-CHARACTERS-OR-MORE"]
     keys += [f"--from-literal=PEER_AGENT_{_variable(peer)}_KEY=…" for peer in _peers(resource)]
@@ -145,7 +146,11 @@ def _environment(resource: AgentResource) -> list[dict[str, Any]]:
 
 
 def _pod(resource: AgentResource) -> dict[str, Any]:
-    """Return the `spec` of the Pod, with the fields of `podSpec` merged into it."""
+    """Return the `spec` of the Pod, with the fields of `podSpec` merged into it.
+
+    Resources are those of the container, of the resource, or a default. The image is the container's, or that of this
+    version.
+    """
     name, container = resource.metadata.name, resource.spec.container
     probe = {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 5}
     ready = {"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 5, "timeoutSeconds": 6}

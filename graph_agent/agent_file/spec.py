@@ -261,7 +261,8 @@ def _read_model(given: Any) -> str | ModelEndpoint | None:
 def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> AgentSpec:
     """Read and validate an agent file.
 
-    Also records the file, and the folder it is in, as files that the agent's tools must not change.
+    Also records the file, the `.env` next to it and the modules of its folder as files that the agent's tools must not
+    change.
 
     Args:
         path: The file.

@@ -129,7 +129,7 @@ def read_prompt_file(path: Path) -> str:
 
 
 def _parse(text: str, where: str) -> str:
-    """Return the template in the text of a prompt's YAML file.
+    """Return the template in the text of a prompt's YAML file, whose only key is `template`.
 
     Raise `ConfigError`, which begins with `where`, if invalid.
     """

@@ -198,7 +198,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     ) -> AsyncIterator[Any]:
         """Run the graph and yield the parts of its stream, with LangGraph's arguments.
 
-        If it is left early, the session's next input ends the run.
+        If it is left early, which is noticed without closing it, the session's next input ends the run.
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
@@ -216,7 +216,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the graph and yield LangGraph's events of it.
 
-        If the stream is left before its end, the session's next input ends the run.
+        If the stream is left before its end, the session's next input ends the run; this does not apply to
+        `version="v3"`.
         """
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)

@@ -326,7 +326,8 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
     """Return the ids of the calls of a wave that a person returned to (time travel), else an empty set.
 
-    The branch of history that the person left may have run these calls already, also those that wait.
+    The oldest of these checkpoints decides: the calls are those that it has sent and those that wait there, as the
+    branch that the person left may have run them. Empty if it was not stored by a person.
 
     Args:
         stopped: The checkpoint of the wave; None if there is none.

@@ -398,7 +398,7 @@ def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
     """Whether a run with this input needs no checkpoint to continue from.
 
     True if the input has a message to add or one of the known fields. If hooks run before the model, any input but None
-    is enough, because they may add messages.
+    is enough, because they may add messages; so is an update that is no mapping. Removals of messages are none.
 
     Args:
         given: The argument of `invoke` or `stream`; of a `Command`, the `update` counts.

@@ -159,7 +159,9 @@ def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
 
 
 def as_command(message: ToolMessage, output: CallResult) -> ToolMessage | Command[Any]:
-    """Return a call's result for middleware: the message, or a command if the call has effects beyond its message."""
+    """Return a call's result for middleware: the message, a command if the call has effects beyond its message, or for
+    a handoff the command to the parent graph.
+    """
     if output.handoff is not None:
         return parent_command([output.handoff])
     if not output.writes and not output.messages:

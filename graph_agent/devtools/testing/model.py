@@ -95,7 +95,8 @@ class _Values:
         self._check = Draft202012Validator(root, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
     def of(self, schema: Any, name: str, nth: int, depth: int) -> Iterator[Any]:
-        """Yield candidates of a value for a part of the schema.
+        """Yield candidates of a value for a part of the schema: `const` alone, or the default, `enum` or examples,
+        alternatives (null last), and values of its types, in this order.
 
         Args:
             schema: The part; anything but a mapping yields a text for True, and else nothing.

@@ -133,7 +133,8 @@ class Playback:
     ) -> Sequence[Interrupt]:
         """Run one input to its end, to its first fault (see `fault`), or until it waits for a person.
 
-        A failure of the run is not raised; the status of the session shows it.
+        A failure of the run is not raised; the status of the session shows it. At a fault the run is cancelled, and
+        nothing is returned.
 
         Args:
             contents: The user's messages.
@@ -213,9 +214,10 @@ class Playback:
         """Return the next reply of the script, to a request of the model; called within a run.
 
         A request that a hook repeats in the same node gets the reply again that was given before, as often as the
-        recording lacks replies. The steering after the reply is sent. At a stop, the input is aborted, or the deadline
-        is waited for, and the call never returns. Raises the error of a failure, and `ScriptError` at a fault where a
-        test runs the inputs itself; where `play` runs them, a fault waits to be cancelled.
+        recording lacks replies. After the last item, a stop or a repeated failure applies again; without one, the
+        request is a fault. The steering after the reply is sent. At a stop, the input is aborted, or the deadline is
+        waited for, and the call never returns. Raises the error of a failure, and `ScriptError` at a fault where a test
+        runs the inputs itself; where `play` runs them, a fault waits to be cancelled.
         """
         task, self._task = self._task, str(get_config()["configurable"].get("checkpoint_ns", ""))
         if self._repeats and task == self._task:  # a hook asks again; its first reply is not recorded

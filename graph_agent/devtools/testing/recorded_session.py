@@ -243,7 +243,8 @@ class RecordedSession:
     async def _build(self) -> CompiledAgentGraph:
         """Build the agent with recorded models and calls.
 
-        Tools and delegates that the script has results of and that the agent lacks are added as stubs.
+        Tools and delegates that the script has results of and that the agent lacks are added as stubs. Without recorded
+        hooks, the agent's hooks and middleware are left out. The agent's recursion limit applies.
         """
         graph = await self._agent()
         arguments = dict(graph.builder.arguments)

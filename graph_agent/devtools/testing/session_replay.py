@@ -366,7 +366,8 @@ class _InputRun:
             await self._compare_end()
 
     def _explain(self, playback: Playback, asked: Sequence[Interrupt]) -> Difference | None:
-        """Set `stopped` and `waits`, and return the difference that ended the replay; None if the recording ends there.
+        """Set `stopped` and `waits`, and return the difference that ended the replay; None if the recording ends there:
+        after a failure, a stop by time, or in a running input.
 
         `asked` are the interrupts without a decision.
         """
@@ -404,7 +405,9 @@ class _InputRun:
         return self._is_decided
 
     def _decision(self, call: HeldCall) -> dict[str, Any] | None:
-        """Return the recorded decision on a call, by id or else by name; None if there is none. Each is used once."""
+        """Return the recorded decision on a call of this name, by id or else the first; None if there is none. Each is
+        used once, and has `decided_by`.
+        """
         same = [entry for entry in self._decisions if entry["name"] == call["name"]]
         found = next((entry for entry in same if entry["id"] == call["id"]), same[0] if same else None)
         if found is None:

@@ -183,6 +183,7 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
     """Return a tool that checks its arguments as `tool` does, and takes its results from a playback.
 
     The copy has no timeout and no retries. If the playback permits it, `tool` itself runs for a call without a result.
+    A recorded outcome `unknown` is raised, so that the call has it again.
     """
 
     hidden = InjectedArguments(tool).hidden
@@ -257,8 +258,9 @@ def rebuild(
 ) -> CompiledAgentGraph:
     """Build an agent again, with recorded results in place of its tools and delegates.
 
-    The plan cache is off, requests are recorded in events, and the Store is in memory. A tool in `real` and the tool
-    that reads cut results run as they are.
+    The plan cache is off, requests are recorded in events, and the Store is in memory; memory is not read, and calls
+    begin only with their plan. A model that cannot be built is replaced, too. A tool in `real` and the tool that reads
+    cut results run as they are.
 
     Args:
         graph: The agent, which is unchanged.

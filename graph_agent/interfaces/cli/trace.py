@@ -145,7 +145,9 @@ def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
 
 
 def _label(span: Span) -> str:
-    """Return the text that names a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)`, or `person: book` for a wait."""
+    """Return the text that names a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)`, `answer gpt-5`, or `person:
+    book` for a wait. A failed request adds its error; a wait cut off by a crash is `interrupted`.
+    """
     match span.kind:
         case "plan":
             model = f" {span.children[-1].name}" if span.children else ""

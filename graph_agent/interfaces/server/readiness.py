@@ -120,7 +120,8 @@ class StateCheck:
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        """Return the states of the part, name → state.
+        """Return the states of the part, name → state; for a short time those of the last check. Callers share a
+        running check.
 
         If the check takes more than 5 seconds, the state is `timeout`, and the check continues.
         """

@@ -179,7 +179,7 @@ class Projection:
             yield from self._delta(begun, None)
 
     def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[core.BaseEvent]:
-        """Yield the events for further output of another request's run.
+        """Yield the events for further output of another request's run: its text, progress (`CustomEvent`) and calls.
 
         Args:
             live: Parts that were produced since the last call.

@@ -265,7 +265,8 @@ async def _answered(
 ) -> ResolvedRun:
     """Return the run that resumes a session with answers.
 
-    New messages of the user are given to the model before its next plan.
+    New messages of the user are given to the model before its next plan. Open calls of the client are offered in the
+    context.
 
     Raises `InvalidRequestError` if the answers do not fit the open interrupts.
     """

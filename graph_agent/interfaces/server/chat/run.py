@@ -500,7 +500,8 @@ class ServerRun:
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
-        """Delete the thread of a request without a session, unless a later request can resume it.
+        """Delete the thread of a request without a session, unless a later request can resume it, the run goes on or
+        was refused as busy, or the request has an idempotency key.
 
         Args:
             status: How the run ended, as `Metrics.count_run` receives it.

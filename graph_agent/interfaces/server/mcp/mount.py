@@ -223,7 +223,8 @@ class _Endpoint:
             await queue.put(await stateless.response())
 
         async def frames() -> AsyncGenerator[str, None]:
-            """Yield the queued messages as server-sent events, up to the response.
+            """Run the call in a task, and yield the queued messages as server-sent events, up to the response, with
+            comments in pauses.
 
             If the client leaves before, cancel the call.
             """
@@ -326,7 +327,10 @@ class _Connection:
         """Id of a running request without a handshake → its task."""
 
     async def serve(self, read: ObjectReceiveStream[SessionMessage | Exception]) -> None:
-        """Serve the client until `read` ends, then cancel the requests that are still running and wait for them."""
+        """Serve the client until `read` ends, then cancel the requests that are still running and wait for them.
+
+        Requests of the stateless protocol run in tasks of their own; all other messages go to the SDK's server.
+        """
         server = sdk_server(self._agent)
         forward, forwarded = anyio.create_memory_object_stream[SessionMessage | Exception]()
         answers, answered = anyio.create_memory_object_stream[SessionMessage]()

@@ -258,7 +258,9 @@ class _Exchange:
         """The response, if `wants_end` is set and it has ended without a failure; otherwise None."""
 
     async def send(self, message: Message) -> None:
-        """Forward a part of the response: each complete event of a stream, or an error response once it is complete."""
+        """Forward a part of the response: each complete event of a stream, or an error response, as an error event,
+        once it is complete (sets `failed`).
+        """
         if message["type"] == "http.response.start":
             self._status = message["status"]
             return

@@ -199,7 +199,9 @@ def _is_schema(argument_key: str, value: Any) -> bool:
 
 
 def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
-    """Return the delegation that an object with an agent and a task describes; None if it describes none."""
+    """Return the delegation that an object with an agent and a task describes; None if it describes none, or outside a
+    block for calls if the agent has no such delegate. In a block of delegations, `name` and `to` also name the agent.
+    """
     keys = (*_AGENT_KEYS, "name", "to") if context.delegate else _AGENT_KEYS
     key = next((key for key in keys if isinstance(item.get(key), str) and item[key]), None)
     if key is None or "task" not in item:
