@@ -56,7 +56,6 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
 
     Args:
         name: The model's name in the agent file.
-        model: The model.
         config: The configuration of the agent file (`config:`).
     """
     from graph_agent.base.settings.config import LoopConfig

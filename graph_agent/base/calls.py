@@ -251,7 +251,6 @@ def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
 
     Args:
         session_id: The session's id.
-        call: The call.
         wave: Id of the parallel batch to which the call belongs.
     """
     token = _current_call.set((session_id, call, wave))

@@ -126,7 +126,6 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
 
     Args:
         cut: The result of `cut_off`.
-        reply: The reply.
         max_tokens: The configured maximum length, for the clause; None to name the tokens used, if reported.
     """
     match cut:
@@ -196,7 +195,6 @@ def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff |
     """Return the cause of a cut-off reply whose calls are in its text; None if it is complete.
 
     Args:
-        reply: The reply.
         unclosed: Whether a call lacks its end. Such a call is repaired, and counts as cut off only in a stream without
             a finish reason.
         partial: Whether the text ends inside a value of a call, which always counts as cut off.
@@ -211,7 +209,6 @@ def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
     The provider's own text is used if there is one. Otherwise it is a fixed sentence.
 
     Args:
-        reply: The reply.
         visible: Whether the user has seen the reply's text, which then precedes the sentence.
     """
     if text := _refusal_of(reply):

@@ -211,7 +211,6 @@ def record_cut_off(
     Return its partial reply with its usage, or None without an `extra_usage`.
 
     Args:
-        model: The model.
         request: The messages of the request.
         options: Keyword arguments of the request; its `tools` count as input.
         text: The text received so far.
@@ -241,7 +240,6 @@ def with_usage(
     Usage of zeros counts as missing. The same object if nothing changes. An estimate is marked in `response_metadata`.
 
     Args:
-        reply: The reply.
         request: The messages of the request.
         settings: Usage is estimated only with `max_tokens_total` or `max_cost`.
         tools: The offered tools, in OpenAI's function format.

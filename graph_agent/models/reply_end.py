@@ -27,7 +27,6 @@ def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
     cut-off are removed from the metadata.
 
     Args:
-        reply: The reply.
         end: The index; None to keep the whole reply.
     """
     text = reply.text
@@ -44,7 +43,6 @@ def ended_prose(reply: AIMessage, begin: int = 0, *, turns: bool, markup: bool) 
     """Cut a reply at the first tool result or turn that the model invented, or at the markup of a call.
 
     Args:
-        reply: The reply.
         begin: Index in its text at which the search begins.
         turns: Whether to search for invented tool results and turns.
         markup: Whether to search for markup such as `<tool_call>`.

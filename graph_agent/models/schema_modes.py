@@ -133,7 +133,6 @@ class SchemaMode:
         If so, the form is not used again, which is logged.
 
         Args:
-            schema: The schema.
             form: The form that was sent.
             error: The error of the request.
         """

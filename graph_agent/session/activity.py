@@ -112,7 +112,6 @@ async def deliver_note(address: str, session_id: str, note: ControlMessage) -> N
     Args:
         address: URL of the database.
         session_id: Id of the session.
-        note: The note.
     """
     import asyncio
 

@@ -225,7 +225,6 @@ async def admit_input(
         saver: The checkpointer of the graph.
         given: The input that the program passed: a state update, a `Command`, or None.
         configurable: The complete `configurable` of the run's config.
-        run: The run.
         resumes: Whether the run continues a checkpoint instead of storing new input.
 
     Raises:
@@ -321,7 +320,6 @@ class InputDeduplicator:
         Args:
             given: The answer.
             delivery: Id of the server's run, with the digest of the answer.
-            run: The run.
 
         Raises:
             InputStoredError: The answer was used already, and the run waits for another one.

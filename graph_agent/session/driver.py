@@ -534,7 +534,6 @@ class RunDriver:
         because its failure is stored, and `on_failure="raise"` is set, raises `RunFailedError`.
 
         Args:
-            run: The run.
             context: The context of the run.
         """
         run = run or InputRun(RunHandle())

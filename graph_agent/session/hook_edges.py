@@ -58,7 +58,6 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, a
     leads to `finalize`, and a jump to `model` of a hook before the model leads to the first hook (`all_hooks.entry`).
 
     Args:
-        graph: The graph.
         hooks: The hooks of one kind, in order.
         then: Node after the last hook.
         all_hooks: All hooks of the agent.
@@ -83,7 +82,6 @@ def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
     """Return the edge after a hook that may jump.
 
     Args:
-        hook: The hook.
         targets: Value of `jump_to` → node to which it leads.
         following: The node that follows without a jump.
     """

@@ -494,7 +494,6 @@ def _checkpoint(number: int, line: Line, saver: BaseCheckpointSaver[Any], import
 
     Args:
         number: Number of the line, for the error.
-        line: The line.
         saver: The checkpointer whose serializer reads the values.
         import_id: Id of the import.
     """

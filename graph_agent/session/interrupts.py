@@ -79,7 +79,6 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     (see `split_decisions`), or is for the only open interrupt, also if that is no approval request.
 
     Args:
-        answer: The answer.
         asked: The open interrupts.
 
     Raises:

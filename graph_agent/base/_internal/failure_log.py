@@ -104,7 +104,6 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
     """Log in one line that something failed, and the traceback in another record at DEBUG; secrets are masked in both.
 
     Args:
-        logger: The logger.
         what: The thing that failed, as the subject of a sentence.
         error: The exception.
         level: Level of the first record.

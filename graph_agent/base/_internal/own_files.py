@@ -33,7 +33,6 @@ def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None
     """Record a file or folder of the agents, which may not exist yet. Does not access the disk.
 
     Args:
-        path: The path.
         what: What it is, as the end of the sentence "it is …".
         only_file: Whether it counts only if it is a file when it is first looked up.
     """

@@ -120,7 +120,6 @@ def _drawn(
     """Return the SVG elements of one edge and its label.
 
     Args:
-        edge: The edge.
         places: Node id → center of its box.
         widths: Node id → width of its box.
         width: Width of the image.

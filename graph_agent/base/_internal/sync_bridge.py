@@ -444,7 +444,6 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     `GRACE_S` seconds. Exceptions of the work are raised.
 
     Args:
-        work: The work.
         seconds: The limit; None for no limit.
         what: The work as the subject of a sentence, for the log.
 

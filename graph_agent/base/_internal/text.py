@@ -87,7 +87,6 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
     Values of other types become their `str()`, as do integers beyond 64 bits, infinities and NaN.
 
     Args:
-        value: The value.
         depth: The nesting of the value itself; 0 at the top.
         finite: Whether infinities and NaN raise `NotFiniteError` instead.
 

@@ -29,7 +29,6 @@ def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
     of the previous answer follows the calls.
 
     Args:
-        request: The request.
         by_text: Whether the person answers by text, so that the text explains how.
     """
     calls = calls_of_request(request)

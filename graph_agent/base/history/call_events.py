@@ -130,7 +130,6 @@ def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = 
     The status is `denied` if the message is an error, else `answered`.
 
     Args:
-        call: The call.
         message: The supplied result.
         step: Number of the plan.
         decided_by: Name of the person or middleware that supplied it; `user` if no name is known.

@@ -474,7 +474,6 @@ async def run_in_slot(
 
     Args:
         task: The call's task.
-        call: The call.
         timer: Measures the call; it starts when `work` begins.
         work: Runs the call; called at most once.
         contained: Whether `work` ends by itself on a cancellation, so that it needs no asyncio task of its own.

@@ -199,7 +199,6 @@ class LoopHooks(Generic[R]):
         Args:
             index: Index of the hook.
             calls: Text that identifies the reply's calls, independent of order and ids; empty if it has none.
-            reply: The reply.
             request: The request that the reply answers.
 
         Raises:
@@ -244,7 +243,6 @@ class LoopHooks(Generic[R]):
 
         Args:
             first: Index of the first hook to ask.
-            reply: The reply.
             request: The request that the reply answers.
 
         Returns:

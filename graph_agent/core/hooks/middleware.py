@@ -271,7 +271,6 @@ def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
     method raises itself are marked with its name.
 
     Args:
-        middleware: The middleware.
         kind: `model` or `tool`.
     """
     found = [f"{prefix}wrap_{kind}_call" for prefix in ("a", "")]

@@ -291,7 +291,6 @@ class ModelMiddleware:
         """Check the model and the tools of a request after the middleware.
 
         Args:
-            request: The request.
             offered: Schemas of the tools before the middleware.
 
         Raises:

@@ -158,7 +158,6 @@ def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) ->
     Such text is calls in place of the answer, the sentinel (`No more actions.`), invented turns, and markup.
 
     Args:
-        request: The request.
         prefix: The fixed beginning of the answer, which the filter passes on.
         free: Whether the answer is free text of an agent with tools, where a model may write a call in its place.
     """

@@ -46,7 +46,6 @@ async def plan_once(
 
     Args:
         exchange: Sends the requests of the pass.
-        request: The request.
         tail: Messages after the conversation, such as an invalid reply and a notice about it.
         quiet: Whether to stream nothing of the reply.
 

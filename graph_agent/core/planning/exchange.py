@@ -171,7 +171,6 @@ class Exchange:
         reach the reader. Usage, model calls and warnings are recorded.
 
         Args:
-            request: The request.
             ask: Sends one attempt; receives the request and the stream that its tokens pass through.
             purpose: What the reply is for, as recorded.
             recover: Returns the changed request after a failure; None for `recovered`. With a function of the caller, a
@@ -285,7 +284,6 @@ class Exchange:
         unless old messages are summarized.
 
         Args:
-            usage: The usage.
             last: The token counts of the newest reply; None to skip the check of the window.
         """
         self.usage = add_usage(self.usage, usage)

@@ -95,7 +95,6 @@ async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conve
 
     Args:
         answer: The pass through `finalize`.
-        memory: The memory.
         caller: Id of the user whose facts they are.
         conversation: The input and its answer, as text.
     """

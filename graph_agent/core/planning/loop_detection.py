@@ -286,7 +286,6 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
 
     Args:
         update: The pass through `plan`, which is changed.
-        loop: The loop.
         same: Number of consecutive periods with equal results; 0 if the results do not repeat.
 
     Returns:

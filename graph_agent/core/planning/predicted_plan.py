@@ -102,7 +102,6 @@ class Predictions:
 
         Args:
             task: The task of the call.
-            call: The call.
             update: What its node has returned.
         """
         if task.wave != self._wave:

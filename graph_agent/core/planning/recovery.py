@@ -128,7 +128,6 @@ def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
     The last part that can be left out is the note with kept results. `may_help` is False if nothing can be.
 
     Args:
-        request: The request.
         window: Tokens into which it should fit; None if unknown.
     """
     messages = request.messages()

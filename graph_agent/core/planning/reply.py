@@ -177,7 +177,6 @@ def read_reply(
     arguments and with a `fault`.
 
     Args:
-        reply: The reply.
         tools: Names of the available tools and delegations; damaged names in calls are repaired by them.
         text: Whether calls were asked for in text.
         prices: Prices by model name; None to compute no cost.

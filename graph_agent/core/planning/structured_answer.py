@@ -115,7 +115,6 @@ def _misfit(reply: AIMessage, how: str) -> StructuredAnswer:
     """Return the result for a reply that stays invalid.
 
     Args:
-        reply: The reply.
         how: End of the sentence of the error, after "The answer did not fit the response format".
     """
     return StructuredAnswer(reply, error=("response_format", f"The answer did not fit the response format{how}"))

@@ -363,7 +363,6 @@ class PlanUpdate:
         and whether they are entered in the effect ledger.
 
         Args:
-            calls: The calls.
             wave: For calls that have waited, the events of their wave that the history already contains; None for a new
                 wave.
         """
@@ -463,7 +462,6 @@ class PlanUpdate:
         """Add usage to that of the input, and its model calls to the turns (model calls of planning).
 
         Args:
-            usage: The usage.
             turns: Number of turns to add; None to add the usage's model calls.
         """
         self.loop["turn"] += usage["model_calls"] if turns is None else turns

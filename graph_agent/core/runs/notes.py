@@ -168,9 +168,7 @@ async def _reconfigure(
     """Apply a `configure` note to `config_overrides` of `loop`, in place.
 
     Args:
-        run: The run.
         loop: The loop state.
-        note: The note.
         step: Number of the plan, for the event.
         check: Checks the changed state, e.g. by building the model; None to check only the fields.
 

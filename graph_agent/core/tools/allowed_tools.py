@@ -92,7 +92,6 @@ def review_call(call: Call, find: Callable[[str], Skill | None]) -> str | None:
     messages are read.
 
     Args:
-        call: The call.
         find: Returns the skill of a name; None if there is none.
     """
     if call["name"] in _ALWAYS:

@@ -176,7 +176,6 @@ def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | No
     itself, or if any arguments fit.
 
     Args:
-        tool: The tool.
         hidden: Names of injected parameters, which the check skips.
     """
     schema: Any = tool.args_schema

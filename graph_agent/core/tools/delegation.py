@@ -186,7 +186,6 @@ class BackgroundDelegate(Protocol):
 
         Args:
             id_: Id of the call that started the task.
-            task: The task.
 
         Returns:
             The result; if the task waits for a person, a result with `background` that has the question.

@@ -48,7 +48,6 @@ def read_bytes(folder: Path, path: str, most: int) -> bytes:
     """Return the content of a file in a folder, which may be a link itself.
 
     Args:
-        folder: The folder.
         path: Relative path of the file in it.
         most: Maximum bytes of the file.
 

@@ -94,7 +94,6 @@ def add_case(path: Path, file: CaseFile | None, case: Case, agent: Path | None) 
     Args:
         path: The file.
         file: What the file holds, from `cases_in`; None for a new file.
-        case: The case.
         agent: The agent file that a new file of cases names; None if there is no agent file.
 
     Raises:

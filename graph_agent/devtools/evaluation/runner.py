@@ -262,7 +262,6 @@ class Runner:
         or a judge is a failure of its trial; an error of a callback is raised, and ends all trials.
 
         Args:
-            trials: The trials.
             parallel: Maximum trials at the same time.
             on_begin: Called with each trial when it begins.
             on_end: Called with each trial and its outcome when it has ended.

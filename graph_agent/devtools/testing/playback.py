@@ -72,7 +72,6 @@ class Playback:
         """Load a script in place of the one before, and forget the state of that one.
 
         Args:
-            script: The script.
             session: The session that `play` runs; None where a test runs, steers and aborts the inputs.
             step: Number of the steps before the first one of the script.
             runs_reading_tools: Whether a tool marked as reading runs for a call without a recorded result.

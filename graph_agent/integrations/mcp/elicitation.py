@@ -152,7 +152,6 @@ async def call_and_ask(
     begun the call, the questions that it asked are asked again; a call that may not be repeated is continued there.
 
     Args:
-        server: The server.
         bridge: Runs code on the event loop of the server's session.
         tool: The tool's definition.
         arguments: Its arguments.

@@ -82,7 +82,6 @@ def to_langchain_tool(server: McpServer, tool: types.Tool, bridge: LoopBridge, s
     result raises `ToolException`. A blocking call refuses the server's questions.
 
     Args:
-        server: The server.
         tool: The tool's definition.
         bridge: Runs code on the event loop of the server's session.
         source: The `McpTools` list that will contain the tool.

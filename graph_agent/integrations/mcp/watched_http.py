@@ -258,7 +258,6 @@ class WatchedClient:
         waits.
 
         Args:
-            request: The request.
             request_id: Id of its MCP request; None for a message without one, whose loss is only logged.
             loss: How it was lost.
         """

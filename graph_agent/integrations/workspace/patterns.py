@@ -58,7 +58,6 @@ def parse_rule(line: str, *, below: bool = False) -> IgnoreRule | None:
     """Return the rule in a line of a `.gitignore`; None for an empty line or a comment.
 
     Args:
-        line: The line.
         below: Whether the rule also matches everything below a folder that it matches.
 
     Raises:

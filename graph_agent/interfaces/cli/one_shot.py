@@ -109,7 +109,6 @@ class InputRunner:
         0; 1 if a run failed or was aborted; 4 if a question stays open; 130 after Ctrl-C.
 
         Args:
-            session: The session.
             text: The input.
             show: Whether to print the input before its run.
             warnings: Warnings of the agent, which are printed before the run.
@@ -125,7 +124,6 @@ class InputRunner:
         """Answer a session's open questions, or continue it after a crash; return the exit status (see `run`).
 
         Args:
-            session: The session.
             questions: The open questions; empty after a crash.
             given: Answers from the command line; if it is empty, `ask` answers.
 
@@ -152,7 +150,6 @@ class InputRunner:
         An answer that the session refuses is printed, and the questions are asked again.
 
         Args:
-            session: The session.
             parts: The stream of the run.
             report: Prints the parts.
         """

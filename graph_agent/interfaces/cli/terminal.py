@@ -41,7 +41,6 @@ class Terminal:
         `TerminalLogStream`).
 
         Args:
-            text: The text.
             style: A style of rich, e.g. `red`; ignored unless the stream is a terminal.
             end: What follows the text; empty to continue the line later.
         """

@@ -127,7 +127,6 @@ def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
     """Return the row of a span: label, duration, tokens, and a bar that takes the rest of 80 columns.
 
     Args:
-        span: The span.
         branch: What precedes the label, e.g. `├ `.
         axis: Maps times to positions of the bar.
         has_cost: Whether the row has a column of the cost, before the bar.

@@ -94,7 +94,6 @@ def agent_object(
 
         Args:
             ctx: The context of the invocation.
-            session: The session.
             input_id: Id of the input.
             start: Runs the input, or resumes with it; receives `context`.
         """

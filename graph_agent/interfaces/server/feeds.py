@@ -280,7 +280,6 @@ def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str 
     Recorded model requests in the history of a delegate are left out, unless their type is requested.
 
     Args:
-        event: The event.
         types: The requested types; empty for all.
         caller: Prefix of the caller's threads, which is removed from ids; empty on a server without keys.
     """
@@ -366,7 +365,6 @@ class LiveRuns:
         A part of the type `begin` is the first, one of the type `end` the last.
 
         Args:
-            thread: The thread.
             content: Content of the user's message, which is stored only with the first plan; None for a run that
                 resumes.
         """
@@ -396,7 +394,6 @@ class LiveRuns:
         are joined to one part.
 
         Args:
-            thread: The thread.
             wake: Called for each new part.
         """
         parts: list[LivePart] | None = None

@@ -170,7 +170,6 @@ class Metrics:
         """Count an event of a run.
 
         Args:
-            event: The event.
             open_calls: Id of a call → start time, for the run's calls that have no result yet. It is updated in place.
         """
         with self._counting():

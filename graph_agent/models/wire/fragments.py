@@ -185,7 +185,6 @@ class CallAssembler:
         LangChain would append a repeated id or name to the first one.
 
         Args:
-            call: The call.
             key: `id` or `name`.
             value: The value in the fragment.
         """

@@ -57,7 +57,6 @@ def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
     """Return the features of a message as bits of `Traits`.
 
     Args:
-        message: The message.
         previous: The message before it in the history; None for the first one.
     """
     traits = Traits.NONE

@@ -94,7 +94,6 @@ class CallTable:
         A failure of the Store is logged and counts as no stored counts.
 
         Args:
-            context: The context.
             store: The agent's Store; None to keep the table in memory alone.
             agent: Name of the agent, which is part of the key in the Store.
         """
@@ -112,7 +111,6 @@ class CallTable:
         """Count one more occurrence of a context, and write its counts to the Store; a failure of the Store is logged.
 
         Args:
-            context: The context.
             shapes: The shapes of the calls that followed; empty if the input ended.
             store: The agent's Store; None to keep the table in memory alone.
             agent: Name of the agent, which is part of the key in the Store.

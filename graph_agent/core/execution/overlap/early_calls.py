@@ -70,7 +70,6 @@ class EarlyCalls:
         room.
 
         Args:
-            call: The call.
             toolbox: The agent's tools.
             config: The config of a task of the run.
             settings: The configuration of the run.

@@ -146,7 +146,6 @@ class Sources:
         """Add a value to the index; text that is JSON is parsed first.
 
         Args:
-            source: The source.
             value: Plain JSON or text.
             fields: Names of the only fields that are untrusted; empty if `source` applies to all.
         """

@@ -184,7 +184,6 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
     key, each in constant time, so that the duration reveals nothing about the keys.
 
     Args:
-        request: The request.
         keys: The keys of the server.
     """
     if not keys:

@@ -457,7 +457,6 @@ def _question(call: HeldCall, error: str | None) -> str:
     """Return the text that asks about a call.
 
     Args:
-        call: The call.
         error: Why the last answer was refused; None if there was none or it was accepted.
     """
     lines = [f"{visible(call['name'])} {visible_json(call['arguments'])}", visible(call.get("description", ""))]

@@ -80,7 +80,6 @@ def _read(
 
     Args:
         content: The body as bytes.
-        headers: The headers.
         messages: The parsed messages.
         parsed: Further parsed content by which requests differ.
     """

@@ -555,7 +555,6 @@ async def frames_of(
 
     Args:
         first: The first part, if it was read already; None if not.
-        run: The run.
         request: The parsed request.
         dialect: Formats the answer.
         keepalive_s: Seconds without a part after which a comment is sent.

@@ -202,7 +202,6 @@ class AgentTool:
         Forms are shown while questions are open, the client can show them, and the reviewer does not dismiss them all.
 
         Args:
-            call: The call.
             text: The input.
             session: Id of the session; None for a new one, whose id is derived from the input's id if it has one.
         """

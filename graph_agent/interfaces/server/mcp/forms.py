@@ -91,7 +91,6 @@ def _call_form(call: HeldCall, error: str) -> Form:
     decision may need them.
 
     Args:
-        call: The call.
         error: Why the last decision was refused; empty if it was not.
     """
     allowed = call["allowed_decisions"]

@@ -70,7 +70,6 @@ def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | No
     with it.
 
     Args:
-        request: The request.
         headers: The HTTP headers; None over standard input.
 
     Raises:

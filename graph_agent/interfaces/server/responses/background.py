@@ -64,7 +64,6 @@ class _Live:
 
         Args:
             owned: The context of the run, which is closed at the end.
-            run: The run.
         """
         request, dialect = self.keeper.request, self.keeper.dialect
         dialect.recorded = self.events

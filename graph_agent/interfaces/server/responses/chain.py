@@ -207,7 +207,6 @@ def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[
     """Return the messages of a state, with the results of finished calls in a step that waits for the caller.
 
     Args:
-        state: The state.
         client_ids: Ids of the caller's calls. Their results are left out, although they may be stored by now.
     """
     messages: list[AnyMessage] = list(state.values.get("messages", []))
@@ -221,7 +220,6 @@ def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
     """Return a tool message with the model's own id of its call; other messages are returned unchanged.
 
     Args:
-        message: The message.
         raw: The caller's id of a call → the model's id.
     """
     if isinstance(message, ToolMessage) and message.tool_call_id in raw:

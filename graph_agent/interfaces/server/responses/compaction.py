@@ -79,7 +79,6 @@ async def _summary(host: Host, messages: list[AnyMessage], instructions: str | N
 
     Args:
         host: The open agent.
-        messages: The messages.
         instructions: System message for the summary; None if there is none.
     """
     builder = host.kept.builder

@@ -191,7 +191,6 @@ class ResponsesEndpoint:
         The token of the response and its session are recorded for the next attempt.
 
         Args:
-            attempt: The attempt.
             resolve: Returns the request for the session with an id or, for None, for the session that it names or
                 begins.
             token: Token of the response.

@@ -557,7 +557,6 @@ def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str,
     """Return items in which each reference is replaced by the stored item that it names.
 
     Args:
-        items: The items.
         known: Id → stored item.
 
     Raises:

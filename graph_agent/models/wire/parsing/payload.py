@@ -78,7 +78,6 @@ def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[Pa
     without a leading `default_api.`. A call within `print(…)` counts as the call itself.
 
     Args:
-        text: The text.
         start: Index at which the calls start.
         end: Index after them.
         work: The budget from which the work is taken.
