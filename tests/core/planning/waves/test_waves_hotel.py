@@ -16,7 +16,7 @@ from graph_agent.mcp import open_mcp_tools
 from tests.support.warm_process import warm_python
 from tests.support.wave_helpers import DONE, of_type, plan, plan_requests, results_of, use, waves
 
-SERVER = Path(__file__).parents[3] / "examples" / "hotel" / "server.py"
+SERVER = Path(__file__).parents[4] / "examples" / "hotel" / "server.py"
 HOLIDAY, HINT, ROOMS = "calendar.resolve_holiday", "calendar.resolve_date_hint", "pms.get_availability"
 
 JANUARY = "Check availability for January 17-19"
