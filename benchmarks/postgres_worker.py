@@ -31,10 +31,10 @@ from psycopg_pool import AsyncConnectionPool
 from benchmarks.work import Session as Run
 from benchmarks.work import create_agent_session, graph_agent_session, own_saver
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs import postgres_locks
 from graph_agent.errors import SessionBusyError
 from graph_agent.storage.checkpoints.open import strict_serializer
 from graph_agent.storage.checkpoints.postgres import SAVER_CONNECTIONS
-from graph_agent.storage.locks import postgres as postgres_locks
 
 CREATE_AGENT = "`create_agent`, LangGraph's saver"
 STOCK = "graph-agent, LangGraph's saver"

@@ -50,13 +50,13 @@ from graph_agent.base.types import ContextT, ResponseT
 from graph_agent.base.usage import name_of_model
 from graph_agent.core.runs.fence import DeferredWrites, defers_writes
 from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.core.runs.registry import is_dispatched, refuse_within, running
 from graph_agent.core.runs.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, observed, with_handle
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.core.state.reads import ReadAgainGraph
 from graph_agent.session.deduplicator import admit_input, stored_chunks
 from graph_agent.storage.checkpoints.format import guard_reads
 from graph_agent.storage.checkpoints.metadata import check_start, patch_metadata
-from graph_agent.storage.locks.registry import is_dispatched, refuse_within, running
 
 if TYPE_CHECKING:
     from graph_agent.base.settings.context_fields import ContextFields

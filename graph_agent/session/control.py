@@ -29,13 +29,13 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus, with_fields_of
 from graph_agent.core.runs.notes import checked_fields
 from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
+from graph_agent.core.runs.registry import find_run, inbox_of, is_idle
 from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of
 from graph_agent.session.pending_feedback import feedback_after
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
-from graph_agent.storage.locks.registry import find_run, inbox_of, is_idle
 
 if TYPE_CHECKING:
     from graph_agent.core.execution.ledger import WaveRecovery

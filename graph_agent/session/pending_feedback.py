@@ -36,7 +36,7 @@ async def stored_notes(
         found: list[ControlMessage] = await read(session_id)
         return found
     # Imported here: lists of the sessions of a file do not load the registry of runs.
-    from graph_agent.storage.locks.registry import inbox_of
+    from graph_agent.core.runs.registry import inbox_of
 
     return await (await inbox_of(saver, None)).read(session_id)
 

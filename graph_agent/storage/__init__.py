@@ -1,1 +1,1 @@
-"""Stores checkpoints, prunes them, locks sessions, and admits each input once."""
+"""Stores checkpoints, and prunes them."""

@@ -20,13 +20,13 @@ from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_
 from graph_agent.base import postgres_tables
 from graph_agent.base.database_urls import without_password
 from graph_agent.base.inbox import new_note
+from graph_agent.core.runs.locks import database_key
+from graph_agent.core.runs.postgres_locks import PostgresAddress
+from graph_agent.core.runs.registry import inbox_of, is_idle
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.storage.checkpoints.postgres import SAVER_CONNECTIONS, SharedPostgresSaver, SharedPostgresStore
-from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.postgres import PostgresAddress
-from graph_agent.storage.locks.registry import inbox_of, is_idle
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, on_postgres

@@ -24,6 +24,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypedDict
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.core.runs.locks import database_key
+from graph_agent.core.runs.registry import maintained
 from graph_agent.errors import (
     ConfigError,
     InputConflictError,
@@ -40,8 +42,6 @@ from graph_agent.storage.checkpoints.maintenance import USED
 from graph_agent.storage.checkpoints.pruning import moves, sessions
 from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
 from graph_agent.storage.checkpoints.pruning.sqlite import SqliteTables
-from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.registry import maintained
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres

@@ -18,8 +18,8 @@ from pathlib import Path
 from langchain_core.tools import tool
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs import postgres_locks
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.storage.locks import postgres as postgres_locks
 from tests.support.agents import asks
 
 SCRIPT = [asks(("1", "work", {})), asks(("2", "work", {})), "No more actions.", "Done.", "No more actions.", "And."]

@@ -16,9 +16,9 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs.registry import is_idle
 from graph_agent.errors import SessionBusyError
 from graph_agent.persistence import open_saver
-from graph_agent.storage.locks.registry import is_idle
 from tests.support.agents import asks, says, thread
 from tests.support.fault_server import ForkServer, fork_server
 from tests.support.held_sessions import run_after_holder_killed, run_while_held

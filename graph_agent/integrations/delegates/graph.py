@@ -50,6 +50,7 @@ from graph_agent.base.settings.config import Price, user_context
 from graph_agent.base.settings.inherited_context import delegated_context
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
+from graph_agent.core.runs.registry import is_idle
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.core.tools.delegation import (
     DEPTH_LEFT,
@@ -62,7 +63,6 @@ from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, RunPart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.storage.locks.registry import is_idle
 
 _ANSWERED_ELSEWHERE = (
     "The delegate {name!r} was resumed in another branch of this session, so that its question cannot be answered "

@@ -18,11 +18,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.base.database_urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.base.errors import ConfigError
+from graph_agent.core.runs.locks import database_key
+from graph_agent.core.runs.registry import is_idle
 from graph_agent.storage.checkpoints.open import open_saver
 from graph_agent.storage.checkpoints.pruning.sessions import PrunedSession, by_number, prune_session, trimmed_before
 from graph_agent.storage.checkpoints.pruning.tables import Tables
-from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.registry import is_idle
 
 DEFAULT_IDLE = timedelta(days=30)
 """Default time since the newest checkpoint of a session after which the session is trimmed."""

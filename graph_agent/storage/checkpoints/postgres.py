@@ -50,6 +50,7 @@ try:
     from psycopg_pool import AsyncConnectionPool
 
     from graph_agent.base.postgres_tables import connection_options, make_tables
+    from graph_agent.core.runs.postgres_query import is_readable
     from graph_agent.storage.checkpoints.postgres_fence import (
         FencedPostgresSaver,
         FencedWrite,
@@ -59,7 +60,6 @@ try:
         WriteQueue,
         execute,
     )
-    from graph_agent.storage.locks.postgres_query import is_readable
 except ImportError as missing:
     raise missing_extra("A database in PostgreSQL", "postgres", missing) from None
 

@@ -18,16 +18,16 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs import locks as places
+from graph_agent.core.runs import postgres_locks as advisory_locks
+from graph_agent.core.runs import postgres_query
+from graph_agent.core.runs import registry as running
+from graph_agent.core.runs.locks import database_key
+from graph_agent.core.runs.postgres_locks import PostgresAddress
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints import postgres_fence
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
-from graph_agent.storage.locks import locks as places
-from graph_agent.storage.locks import postgres as advisory_locks
-from graph_agent.storage.locks import postgres_query
-from graph_agent.storage.locks import registry as running
-from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.postgres import PostgresAddress
 from tests.support.agents import asks, dialogue, thread
 from tests.support.gates import Gate, gated_tool, until
 from tests.support.postgres_server import PostgresServer, on_postgres, postgres_server

@@ -21,9 +21,9 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs import locks as places
 from graph_agent.errors import SessionBusyError, SessionLostError
 from graph_agent.persistence import open_saver
-from graph_agent.storage.locks import locks as places
 from tests.support.agents import asks, dialogue, marked, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import on_postgres

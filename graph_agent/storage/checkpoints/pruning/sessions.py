@@ -19,7 +19,9 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.base.errors import DamagedSessionError, SessionBusyError
 from graph_agent.base.input_ids import ANSWERS
+from graph_agent.core.runs.locks import database_key
 from graph_agent.core.runs.own_checkpoint import BY_A_PERSON
+from graph_agent.core.runs.registry import is_idle, maintained, pruning
 from graph_agent.storage.checkpoints.delta_values import config_at
 from graph_agent.storage.checkpoints.fenced_writes import Statement
 from graph_agent.storage.checkpoints.format import JOINED, has_tasks
@@ -44,8 +46,6 @@ from graph_agent.storage.checkpoints.pruning.tables import (
     ThreadState,
     UnreadableCheckpointError,
 )
-from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.registry import is_idle, maintained, pruning
 
 REPEATABLE = timedelta(days=1)
 """Age up to which inputs with an id are recognized: a caller may send such an input again."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graph_agent.core.runs.fence import OWNER
-from graph_agent.storage.locks.postgres_query import first_row
+from graph_agent.core.runs.postgres_query import first_row
 
 if TYPE_CHECKING:
     from psycopg import Connection

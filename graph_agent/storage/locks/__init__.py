@@ -1,1 +1,0 @@
-"""Locks sessions with files and with advisory locks of PostgreSQL."""
