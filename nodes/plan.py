@@ -79,7 +79,7 @@ rule."""
 async def plan_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
-    """Plan one step: apply the rules in order until one decides.
+    """Plan one step: apply the rules in order until one decides, and finalize in the same pass where that is possible.
 
     Returns:
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
@@ -370,7 +370,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
 
 
 async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
-    """Add the plan's message, and start the calls that can run now; with middleware hooks, all calls wait for them."""
+    """Add the plan's message, count the wave, and start the calls that can run now; with middleware hooks, all wait."""
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)

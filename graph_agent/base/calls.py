@@ -93,7 +93,7 @@ def fingerprint(call: Call) -> str:
 def _canonical(value: Any, depth: int) -> Any:
     """Return a value in which equal arguments are equal JSON, as `canonical_arguments` describes.
 
-    `depth` is its nesting.
+    `depth` is its nesting; deeper than `MAX_DEPTH` becomes None.
     """
     if depth > MAX_DEPTH:
         return None

@@ -310,7 +310,9 @@ class StreamWatch(AsyncCallbackHandler):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **_: Any,
     ) -> None:
-        """Record one token, and pass the text that may now be shown to `forward`; LangChain's callback for a token."""
+        """Record one token, and pass the text that may now be shown to `forward`; LangChain's callback for a token. A
+        token without a message is only noted in `seen`, if the watch has no filter.
+        """
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
             return
@@ -529,7 +531,9 @@ class ReasoningReader(AsyncCallbackHandler):
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
     ) -> None:
-        """Emit the reasoning in one chunk of a recorded run."""
+        """Emit the reasoning in one chunk of a run whose start was seen; other chunks are ignored. The emission does
+        not count in the run's time limit.
+        """
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
         if not isinstance(message, AIMessageChunk):
             return

@@ -259,7 +259,7 @@ class EventReader:
         """
 
         async def read() -> tuple[int, list[StoredEvent]] | None:
-            """Read the tail at the newest checkpoint."""
+            """Read the tail at the newest checkpoint, and set `pending`; None if the session has no checkpoint."""
             newest = await self._saver.aget_tuple(self._thread)
             if newest is None:
                 return None

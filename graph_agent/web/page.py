@@ -198,7 +198,7 @@ def _as_function(name: str) -> str:
         return ""
 
     def listed(match: re.Match[str]) -> str:
-        """Note the names in a list of exports, and remove the list."""
+        """Add the names in a list of exports to `exports`, and return an empty text in its place."""
         for item in match[1].split(","):
             local, _, public = item.strip().partition(" as ")
             exports.append(f"{public}:{local}" if public else local)

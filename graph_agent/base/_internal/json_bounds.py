@@ -103,7 +103,9 @@ class JsonMeter:
         self._number = digits.rpartition(b" ")[2]
 
     def _check_depth(self, outside: bytes) -> None:
-        """Count opening and closing brackets; raise `JsonBoundsError` for too deep nesting."""
+        """Count opening and closing brackets, and note if the text has ended; raise `JsonBoundsError` for too deep
+        nesting.
+        """
         brackets = outside.translate(_STEPS, _NO_BRACKETS)
         if not brackets:
             return

@@ -139,7 +139,7 @@ class _Method:
         return self._update_of(returned)
 
     def _update_of(self, returned: Any) -> dict[str, Any]:
-        """Convert a hook's return value to a dict of state fields.
+        """Convert a hook's return value to a dict of state fields; None becomes an empty one.
 
         Raises:
             HookError: It is a command with `goto`, `graph` or `resume`, or of another type.

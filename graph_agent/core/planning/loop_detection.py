@@ -282,7 +282,8 @@ def stop_repetition(update: PlanUpdate) -> bool:
 
 
 def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
-    """Raise the level of a found loop, and respond to it (see `stop_repetition`).
+    """Raise the level of a found loop, and respond to it with an event, a note to the model, withheld tools or the end
+    (see `stop_repetition`).
 
     Args:
         update: The pass through `plan`, which is changed.

@@ -259,7 +259,9 @@ class AdvisoryLocks:
         return taken
 
     def _give_back(self, session_id: str) -> None:
-        """Release the lock of a session; if that fails, close the connection, which releases all of its locks."""
+        """Release the lock of a session; if that fails, close the connection, which releases all of its locks, and log
+        it.
+        """
         self._held.discard(session_id)
         if self._open is None or self._open.closed:
             return

@@ -148,7 +148,8 @@ class SkillSet:
         return iter(self.tools)
 
     def _refresh(self) -> None:
-        """Read new and changed skills, drop those that are gone, and update `section`.
+        """Read new and changed skills, drop those that are gone, and update `section`, if any file's attributes
+        changed.
 
         A skill that cannot be read keeps its last valid form; of two with one name, the first stays; faults are stored
         for warnings and, after opening, logged.

@@ -319,7 +319,7 @@ class Playback:
     async def _until_others_end(self, session: Session, id_: str) -> None:
         """Wait until all other calls with a recorded result are finished, before the call `id_` is stopped.
 
-        Gives up after `_READY_S` seconds.
+        Without an error, gives up after `_READY_S` seconds.
         """
         others = {each.id for each in self._script.results if each.stops is None and not each.waits} - {id_}
         # The clock of `asyncio` may be the recorded one.

@@ -444,7 +444,9 @@ class _InputRun:
         return list(found) if self._keep_going else [*islice(found, 1 - len(self.differences))]
 
     async def _compare_end(self) -> None:
-        """Compare the remaining steps, and then answer, status and stop reason."""
+        """Compare the remaining steps, and then, unless a difference ends the replay, answer, status and stop reason;
+        differences are added to `differences`.
+        """
         if self._comparison is None:
             return
         now = await self._now()

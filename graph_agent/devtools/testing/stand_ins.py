@@ -191,7 +191,8 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
     async def run(**_: Any) -> Any:
         """Return the recorded result of the current call: the value if it is JSON, else a `ToolMessage`.
 
-        Without a recorded result, the tool itself runs if the playback permits it.
+        Without a recorded result, the tool itself runs if the playback permits it. Raises `_UnknownOutcomeError` for a
+        call that was recorded with an unknown outcome.
         """
         id_, arguments = _requested.get()
         shown = {name: value for name, value in arguments.items() if name not in hidden}

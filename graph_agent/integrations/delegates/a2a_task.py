@@ -104,7 +104,8 @@ class _Artifacts:
         self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
 
     def add(self, update: TaskArtifactUpdateEvent) -> None:
-        """Apply one update: add an artifact, replace one, or append parts to one.
+        """Apply one update: append its parts to a known artifact if the update asks for it, else add or replace the
+        artifact.
 
         Text that is appended is joined to the preceding text part.
         """

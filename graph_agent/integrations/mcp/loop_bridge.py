@@ -83,7 +83,9 @@ class LoopBridge:
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         async def run() -> T:
-            """Note the start, and do the work; it is cancelled if the caller has given up waiting for the start."""
+            """Note the start, and do the work; `CancelledError` is raised instead if the caller has given up waiting
+            for the start.
+            """
             if not started.set_running_or_notify_cancel():
                 raise asyncio.CancelledError
             started.set_result(None)

@@ -243,7 +243,9 @@ class McpServer:
             self._retire(connection, reason)
 
     def _retire(self, connection: ServerConnection, reason: str) -> None:
-        """Let a connection end after its running calls; the next call opens a new one."""
+        """Let a connection end after its running calls; if it is the current one, log the reason, and the next call
+        opens a new one.
+        """
         if connection is self._connection:
             self._connection = None
             logger.warning(

@@ -78,7 +78,9 @@ class FactsInPostgres(SharedPostgresStore):
     """The Store, with a search by words."""
 
     async def find(self, namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
-        """Return the items of a namespace that have a word of the text, the best first."""
+        """Return the items of a namespace that have a word of the text, the best first; none for a text without
+        words.
+        """
         if not (words := words_of(text)):
             return []
         values = [" OR ".join(f'"{word}"' for word in words), ".".join(namespace), limit, offset]

@@ -92,7 +92,9 @@ class FactsInSqlite(SharedSqliteStore):
                 await asyncio.sleep(retry.pause_s(error))
 
     async def find(self, namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
-        """Return the items of a namespace that have a word of the text, the best by BM25 first."""
+        """Return the items of a namespace that have a word of the text, the best by BM25 first; none for a text without
+        words.
+        """
         if not (words := words_of(text)):
             return []
         match = " OR ".join(f'"{word}"' for word in words)

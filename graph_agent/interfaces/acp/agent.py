@@ -141,7 +141,8 @@ class EditorAgent:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
-        """Return up to 100 sessions of the agent's database, newest first. Sessions that cannot be read are left out.
+        """Return up to 100 sessions of the agent's database, newest first. Sessions that cannot be read are left out,
+        so that a page may be shorter.
 
         Args:
             cwd: Working directory that is reported for every session, because the stored sessions have none. None for
@@ -301,7 +302,8 @@ class EditorSession:
 
         If questions that need a text are open, the prompt is the answer to them. The prompt `/resume` continues an
         interrupted run, or asks the open questions again. Otherwise the prompt is a new message of the user. A question
-        that only a text can answer is sent as a message of the agent, and ends the prompt.
+        that only a text can answer is sent as a message of the agent, and ends the prompt. If the client cancels the
+        prompt or a permission, the response is `cancelled`.
         """
         message, waiting = conversion.prompt_message(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
@@ -382,7 +384,7 @@ class EditorSession:
 
     async def _ask_about(self, call: HeldCall, request: Any) -> Any:
         """Ask the client for permission to run one call, and return the decision; None if the client cancelled the
-        question or the prompt.
+        question or the prompt, which then counts as cancelled, too.
 
         Args:
             call: The call that waits.

@@ -100,7 +100,8 @@ class AcpProjection:
     def event(self, event: Event) -> Iterator[AcpUpdate]:
         """Yield the updates of a stored event.
 
-        Text that was streamed before is not repeated; most kinds of events have no update.
+        Text that was streamed before is not repeated. Messages of the user, plans with calls, calls, results and
+        answers have updates, other events none; calls and results are noted in the plan that the editor shows.
         """
         stored: StoredEvent = {**event}
         match event["type"]:

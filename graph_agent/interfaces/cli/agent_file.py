@@ -274,6 +274,7 @@ def create(name: str, folder: Path, template: Template | None = None) -> Path:
     """Write the files of a new agent to the folder `folder / name`, which must not exist, and return the folder.
 
     A file of `template` replaces the base file of the same path. Missing parents of the folder are created.
+    Placeholders such as `{{name}}` are replaced.
 
     Raises:
         InputError: The name does not begin with a letter, is longer than 64 characters, or has others than letters,

@@ -242,7 +242,7 @@ class Chat:
     async def abort(self) -> None:
         """Stop the run, or drop the calls that wait for an answer.
 
-        Queued messages are withdrawn and put back into the input line.
+        Queued messages are withdrawn and put back into the input line, unless the stop fails or is late.
 
         Prints what was dropped, or that nothing is running. If the run does not react within 3 s (`_RESPONSE_S`), it
         counts as stuck, and the next Ctrl-C leaves the program. Errors are printed.
@@ -320,7 +320,8 @@ class Chat:
     async def _take(self, text: str) -> None:
         """Execute one line: a command, an answer to the open question, or a message.
 
-        A message during a run is queued behind the current answer.
+        A message during a run is queued behind the current answer. At a question that accepts a text, a line with a
+        slash is a command only if it names one.
 
         `_WAKE` and blank lines do nothing.
         """
@@ -359,8 +360,8 @@ class Chat:
         """Print a run to its end, then ask the questions that it ended with; with `--approve-all` they are answered
         automatically.
 
-        Exceptions of the run are printed. If the session refused an answer, the questions are read again and asked
-        again.
+        Exceptions of the run are printed. If the session refused an answer or a message (`InputError`), the questions
+        are read again and asked again.
         """
         report = self._report
         self.screen.set_busy(True)

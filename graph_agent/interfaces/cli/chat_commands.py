@@ -44,7 +44,7 @@ def find_command(text: str) -> Command | None:
 async def run_command(chat: Chat, text: str) -> None:
     """Execute a line that begins with `/`.
 
-    An unknown command, and `GraphAgentError` and `TimeoutError` of a command, are printed.
+    An unknown command, and `GraphAgentError` and `TimeoutError` of a command, are printed, and not raised.
     """
     name, _, rest = text[1:].strip().partition(" ")
     if (command := find_command(text)) is None:

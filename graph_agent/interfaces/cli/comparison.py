@@ -83,7 +83,8 @@ async def _rows(address: str, field: str) -> tuple[list[list[InputRow]], list[st
         field: The event field whose value is the group of an input.
 
     Returns:
-        The inputs of each session that have ended; the ids of sessions whose newest input has not ended; and the ids of
+        The inputs of each session that can be read and have ended; the ids of sessions whose newest input has not
+            ended; and the ids of
         sessions that cannot be read, each with the reason.
     """
     from graph_agent.base.errors import GraphAgentError

@@ -151,7 +151,8 @@ def _plan(
     """Return the evaluation that the options of `eval` ask for: which cases run with which agents, and where the runs
     are stored.
 
-    Unless `no_env`, the file `.env` next to the agent file is read into the environment.
+    Of two agents with one name, the second has ` (--vs)` after its label. Unless `no_env`, the file `.env` next to the
+    agent file is read into the environment.
 
     Args:
         file: The cases.

@@ -172,7 +172,8 @@ def short_json(value: Any) -> str:
 
 
 def _content(event: Mapping[str, Any]) -> str:
-    """Return the content of an event as one line; which fields it has depends on the type of the event.
+    """Return the content of an event as one line; which fields it has depends on the type of the event. Long values are
+    cut (`short_json`).
 
     An event of an unknown type is shown as JSON of the fields that not every event has.
     """

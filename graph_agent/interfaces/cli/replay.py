@@ -294,7 +294,8 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
 async def _replay_one(
     change: _Change, address: str, session: str, number: int | None, from_step: int, *, as_json: bool
 ) -> int:
-    """Replay one session, print the outcome, and return the exit status: 0 if it equals the recording, else 1.
+    """Replay one session, print the outcome, and return the exit status: 0 if it equals the recording, else 1. With
+    `--prompt`, both versions of the prompt are printed on standard error.
 
     Args:
         change: The agent that replays.
@@ -351,7 +352,7 @@ async def _replay_all(
     """Replay the sessions of a database, print those that differ or fail and the totals, and return the exit status.
 
     The status is 0 if all are equal, else 1. A session that cannot be replayed counts as failed, and does not stop the
-    others.
+    others. On a terminal the rows are a table at the end, elsewhere lines of columns as they come.
 
     Args:
         change: The agent that replays.

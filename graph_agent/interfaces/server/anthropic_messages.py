@@ -115,7 +115,8 @@ class MessagesRequest(CountRequest):
 def read_messages_request(body: MessagesRequest) -> ChatRequest:
     """Convert the body of a request to a `ChatRequest`.
 
-    Headers are not considered, so the session is that of the body's metadata, if any.
+    With the tool choice `none`, the client's tools are left out; the format in `output_config` takes precedence over
+    `output_format`. Headers are not considered, so the session is that of the body's metadata, if any.
 
     Raises `ProblemError` for an unsupported or invalid value.
     """

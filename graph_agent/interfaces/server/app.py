@@ -299,7 +299,8 @@ def _renamed(parameter: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, Any]:
-    """Return the OpenAPI document of all APIs, with their own error responses and the ways to send a key.
+    """Return the OpenAPI document of all APIs, with their own error responses in place of FastAPI's 422, and the ways
+    to send a key, which is optional if the server has none.
 
     It is created by the first call, which imports every API.
     """
@@ -335,7 +336,7 @@ def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, A
 async def root(request: Request) -> Response:
     """Return the page of the sessions.
 
-    A client that accepts JSON and not HTML receives links to the documentation and the APIs.
+    A client that accepts JSON and not HTML receives the name, and links to the documentation and the APIs, instead.
     """
     base = request.scope.get("root_path", "")
     accepted = request.headers.get("accept", "*/*")

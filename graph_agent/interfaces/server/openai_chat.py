@@ -204,7 +204,9 @@ class ChatCompletionRequest(schemas.RequestObject):
 def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
     """Convert the body of a request to a `ChatRequest`.
 
-    Headers are not considered, so the session is that of the body's metadata, if any.
+    System messages become the instructions; if nothing else is unanswered, a last one is the question. Headers are not
+    considered, so the session is that of the body's metadata, if any. `max_completion_tokens` takes precedence over
+    `max_tokens`.
 
     Raises `ProblemError` for an unsupported or invalid value.
     """
@@ -425,7 +427,7 @@ class _OpenAIDialect(ChatDialect):
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole completion for a request without a stream; `progress` is added as a field of its own if it
-        is not empty.
+        is not empty. Without text the content is null with calls, else empty.
         """
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
         if outcome.citations:

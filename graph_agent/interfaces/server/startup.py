@@ -77,7 +77,7 @@ class StartupErrors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application.
 
-        Of its lifespan messages, the text of a failed start is replaced by the error's message.
+        Of its lifespan messages, the text of a failed start is replaced by the message of a `GraphAgentError`.
         """
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)

@@ -185,7 +185,8 @@ class Supervisor(Multiprocess):
             self.processes.append(self._start())
 
     def keep_subprocess_alive(self) -> None:
-        """Kill stalled workers, and replace them and those that have ended. uvicorn calls it twice a second.
+        """Kill stalled workers, and replace them and those that have ended, with a warning in the log. uvicorn calls it
+        twice a second.
 
         If a worker could not start, the server stops, because every new one would fail in the same way.
         """
@@ -209,7 +210,8 @@ class Supervisor(Multiprocess):
         """Replace each worker by a new one, which must have started before the old one is stopped. uvicorn calls it on
         SIGHUP.
 
-        If a new worker does not start, or a stop signal arrives, the restart ends, and the remaining old workers stay.
+        If a new worker does not start, or a stop signal arrives, the restart ends with an error in the log, and the
+        remaining old workers stay.
         """
         for index, worker in enumerate(self.processes):
             new = self._start()

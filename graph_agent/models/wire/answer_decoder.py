@@ -95,7 +95,9 @@ class AnswerDecoder:
         return self._until_stop(new) if self.is_prose else new
 
     def rest(self) -> str:
-        """Return the text that was held back until the reply ended; an incomplete escape is dropped."""
+        """Return the text that was held back until the reply ended, once; an incomplete escape is dropped. Empty if the
+        answer's end was read.
+        """
         if self._ended:
             return ""
         # Half an escape of an answer that was cut off is dropped.

@@ -113,7 +113,9 @@ def codes_of(exc: BaseException) -> list[str]:
 
 
 def _collect_codes(body: Any, found: list[str], depth: int) -> None:
-    """Append the codes in a body to `found`, down to `depth` levels."""
+    """Append the codes in a body to `found`, down to `depth` levels: the texts and integers of known keys, each as at
+    most 100 characters.
+    """
     if depth == 0:
         return
     if isinstance(body, list):

@@ -125,7 +125,7 @@ class Speculation:
             telemetry.observer.speculation(work.source, "dropped", work.ran_s, work.cost)
 
     def end(self) -> None:
-        """Drop all open work, because the input ends; no more may begin."""
+        """Drop all open work, because the input ends, and log its size; no more may begin."""
         self._has_ended = True
         if self._open:
             logger.info("The input did not use %d calls or requests that began early", len(self._open))
@@ -169,7 +169,7 @@ class Speculation:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
-        """Drop all open work if the budget of seconds is used up; else set the next timer."""
+        """Drop all open work and log it if the budget of seconds is used up; else set the next timer."""
         if self.budget.seconds is not None and self._seconds + self._open_s >= self.budget.seconds:
             logger.info("The budget of %g s for calls that begin early is used up", self.budget.seconds)
             self._drop_open()

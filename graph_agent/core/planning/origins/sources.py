@@ -115,7 +115,11 @@ class Sources:
                 self._add_value(ReadText(Author.UNTRUSTED, "result", entry["id"], entry["name"]), entry["content"])
 
     def _add_call(self, entry: StoredEvent) -> None:
-        """Record the id and name of a call, and those of its arguments that come from untrusted text."""
+        """Record the id and name of a call, also under its planned id, and those of its arguments that come from
+        untrusted text.
+
+        Other events are ignored, and so are the arguments of delegations.
+        """
         if (call := call_of(entry)) is None:
             return
         found = call["id"], call["name"]

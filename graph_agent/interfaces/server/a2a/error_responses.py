@@ -65,7 +65,9 @@ class RefusedStreams:
         has_begun = False
 
         async def send_with_body(message: ASGIMessage) -> None:
-            """Send a message; the start of the response is held back until its first body."""
+            """Send a message; the start of the response is held back until its first body, so that an error before it
+            can be answered.
+            """
             nonlocal start, has_begun
             if message["type"] == "http.response.start":
                 start = message

@@ -187,7 +187,8 @@ class GraphExecutor(AgentExecutor):
             await asyncio.wait(self._follow_ups)
 
     async def check_new(self, context: RequestContext) -> None:
-        """Check the message id of a message that begins a task, and reserve the id for this message.
+        """Check the message id of a message that begins a task, and reserve the id for this message. An invalid message
+        is left to its task to report.
 
         Raises `InvalidParamsError` if another message of the conversation has the id, or the session has received a
         later message before the one with this id was answered.
@@ -243,7 +244,8 @@ class GraphExecutor(AgentExecutor):
         """Run one message of a task until the task ends or asks a question, and put the updates into `event_queue`.
 
         Failures are updates, too: the task ends as rejected, failed or canceled, or asks its question again if the
-        message did not answer it. Raises `UnsupportedOperationError` if the task has ended already.
+        message did not answer it, or the session was busy. The log has unexpected exceptions; the client receives only
+        their type. Raises `UnsupportedOperationError` if the task has ended already.
         """
         task_id, context_id = _ids(context)
         reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
@@ -311,8 +313,8 @@ class GraphExecutor(AgentExecutor):
         """Wait for the earlier tasks of the conversation, run the message, and report how the task ends.
 
         The session's follow-ups then run in the background. A task that is cancelled while it waits is reported as
-        cancelled. Raises `GraphDrained` while the server is stopping, and `NoSlotError` if the user has too many active
-        tasks.
+        cancelled; a cancelled task has no follow-ups. Raises `GraphDrained` while the server is stopping, and
+        `NoSlotError` if the user has too many active tasks.
         """
         session = self._session(context, run.scope)
         known = context.current_task

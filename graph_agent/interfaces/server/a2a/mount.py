@@ -62,7 +62,8 @@ def agent_card(
     skills: Sequence[AgentSkill] = (),
     push_notifications: bool = False,
 ) -> AgentCard:
-    """Build the card of an agent, the document that describes it to A2A clients.
+    """Build the card of an agent, the document that describes it to A2A clients. An agent without tools, delegates and
+    skills has one skill, conversation.
 
     Args:
         graph: The agent; its tools and delegates become skills.
@@ -192,7 +193,7 @@ def task_slots(tasks: RequestLimits) -> SlotFactory:
 
 
 def _card(runs: Runs, url: str) -> AgentCard:
-    """Return the agent card for a server URL, with the ways to send a key if the server has keys."""
+    """Return the agent card for a server URL, with both ways to send a key, as alternatives, if the server has keys."""
     source = runs.host.source
     card = agent_card(
         runs.host.kept,

@@ -64,7 +64,8 @@ class BoundedRequests:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the SDK, or send the response that refuses it.
+        """Pass a request to the SDK, or send the response that refuses it: of a POST the body is checked, of any other
+        request the query.
 
         Sends nothing if the client has disconnected.
         """

@@ -256,8 +256,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._silent = None
 
     def _disconnect(self) -> None:
-        """Handle the header timeout: refuse a request whose headers have begun to arrive, and close an idle
+        """Handle the header timeout: refuse a request whose headers have begun to arrive (408), and close an idle
         connection.
+
+        Does nothing while a request is answered.
         """
         self._silent = None
         if self._is_answering():

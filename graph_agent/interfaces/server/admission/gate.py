@@ -96,7 +96,8 @@ class RequestLimits:
             del self._active[caller]
 
     def _count_start(self, caller: str) -> None:
-        """Check the limit per minute, and record a start at the current time.
+        """Raise `ProblemError` if a caller has reached the limit per minute, else record a start. Does nothing without
+        a limit.
 
         Starts older than a minute are dropped.
         """

@@ -189,7 +189,9 @@ class SharedLimits(RequestLimits):
         self._publish(caller, db, more=1)
 
     def _count(self, caller: str, db: sqlite3.Connection) -> None:
-        """Check the limit per minute of a caller, and record a start. Starts older than a minute are deleted."""
+        """Raise `ProblemError` if a caller has reached the limit per minute, else record a start. Does nothing without
+        a limit; starts older than a minute are deleted.
+        """
         if self._per_minute is None:
             return
         mine, now = (self._kind, caller), self._clock()

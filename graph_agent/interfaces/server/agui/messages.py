@@ -165,7 +165,7 @@ def result_content(message: core.ToolMessage) -> str | list[Any]:
 
 
 def _block(part: core.ContentPart) -> dict[str, Any]:
-    """Convert a part of a message to a LangChain content block.
+    """Convert a part of a message to a LangChain content block; a document, sound or video is a block with its bytes.
 
     Raises `InvalidRequestError` for a file that is stored at a provider, and for a URL of anything but an image.
     """
@@ -225,8 +225,8 @@ def snapshot_of(
 ) -> list[core.Message]:
     """Return a session's messages as the client displays them, after the system messages of the request.
 
-    Messages that only the model receives are left out. Results are whole, from the events, although the model's may be
-    cut.
+    Messages that only the model receives are left out, and replies without text and calls. Results are whole, from the
+    events, although the model's may be cut.
 
     Args:
         messages: The session's messages.
@@ -407,6 +407,8 @@ def ids_of(interrupt: GraphInterrupt) -> list[str]:
 
 def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[Interrupt]:
     """Return open interrupts of the graph as AG-UI interrupts, in order. Calls of the client's own tools are left out.
+    An approval question becomes one interrupt for each call (`tool_call`), any other question one in all
+    (`input_required`).
 
     Args:
         interrupts: The open interrupts of the graph.
@@ -501,7 +503,8 @@ def resume_answers(
     were answered before.
 
     A client repeats its answers until a run ends without an error. So an answer that the session has received already
-    is not an error, and has no effect.
+    is not an error, and has no effect. A cancelled entry rejects its call; for another question its answer is
+    `ABANDONED`.
 
     Args:
         resume: The entries of the request.
@@ -562,7 +565,8 @@ def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids:
 def _decision(entry: ResumeEntry, name: str) -> Decision:
     """Convert an answer to the decision on the call `name`. Whether the call allows the decision is checked later.
 
-    A cancelled question rejects the call. Raises `InvalidRequestError` if the payload does not match `answer_form`.
+    A cancelled question rejects the call; a plain boolean stands for `approved`. Of a call that is not approved,
+    `response` takes precedence over `reason`. Raises `InvalidRequestError` if the payload does not match `answer_form`.
     """
     if entry.status == "cancelled":
         return reject(ABANDONED)

@@ -197,7 +197,8 @@ class Projection:
             yield from self._call_event(event)
 
     def part(self, part: Part) -> Iterator[core.BaseEvent]:
-        """Yield the events of one part of the run, except its end.
+        """Yield the events of one part of the run, except its end: a piece of text or reasoning, a call event, a change
+        of state, progress, or a piece of a delegate's text.
 
         Yields nothing for parts that AG-UI has no event for.
         """
@@ -248,7 +249,9 @@ class Projection:
     def finish(
         self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
     ) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run: waiting calls, the state, a snapshot of the messages, and the outcome.
+        """Yield the events that end the run: waiting calls, the state (whole if there are questions, else its changes),
+        a snapshot of the messages, and the outcome. For a client of an older protocol, a stopped run ends with an
+        error.
 
         Args:
             state: The session's state after the run.

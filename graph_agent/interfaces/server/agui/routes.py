@@ -127,8 +127,8 @@ async def _frames(
     """Yield the frames of the response: the events of the run, or the reason why there is none, and comments during
     pauses. A run of another request is followed to its end first; an input that has its result is not run.
 
-    Failures, also unexpected ones, end the stream with an error event. If the client leaves, the run is aborted, unless
-    `survives_disconnect`.
+    Failures, also unexpected ones, which are logged, end the stream with an error event. If the client leaves, the run
+    is aborted, unless `survives_disconnect`.
 
     Args:
         chat: Executes runs.

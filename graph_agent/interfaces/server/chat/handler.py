@@ -173,7 +173,8 @@ class Runs:
     async def _run_follow_ups(self, run: ServerRun) -> None:
         """Run the follow-ups that are queued in a session one after the other.
 
-        Their answers are stored in the session's history, and unexpected errors are logged.
+        Their answers are stored in the session's history. A `ProblemError` ends it silently, unexpected errors are
+        logged; an aborted run has no further one.
         """
         try:
             while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
@@ -404,7 +405,7 @@ class ChatHandler:
         attempt: Attempt | None = None,
         sent: AsyncExitStack | None = None,
     ) -> AsyncIterator[ServerRun]:
-        """Start the run of a request within the caller's limits, and yield it.
+        """Start the run of a request within the caller's limits, count it as active, and yield it.
 
         It is stopped if the context is left before its end.
 

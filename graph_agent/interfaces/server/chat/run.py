@@ -394,7 +394,8 @@ class ServerRun:
     async def _consume_stream(self) -> None:
         """Execute the graph, and emit the parts of its stream.
 
-        Questions that an earlier decision answers are answered, and the run continues.
+        Questions that an earlier decision answers are answered, and the run continues as a new input. Tokens are
+        emitted if the client streams, a structured answer never.
         """
         spec = self.spec
         # A structured answer may take several attempts; only the last one is sent, as a whole.

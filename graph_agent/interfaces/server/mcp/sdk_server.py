@@ -52,7 +52,8 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         async def elicit(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
             """Show the forms one after the other, and return the responses by key.
 
-            Stops at the first form that the reviewer dismisses, or the client cannot show.
+            Stops without an error at the first form that the reviewer dismisses, or the client cannot show; a declined
+            form has a response.
             """
             responses: dict[str, Any] = {}
             for key, form in forms.items():

@@ -66,8 +66,8 @@ def is_stateless(message: Any) -> bool:
 
 
 def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | None = None) -> None:
-    """Check that a request declares its protocol version and its client's capabilities, and that its HTTP headers agree
-    with it.
+    """Check that a request declares its protocol version and its client's capabilities, that its HTTP headers agree
+    with it, and that the version is known, in this order.
 
     Args:
         headers: The HTTP headers; None over standard input.

@@ -32,8 +32,8 @@ async def compact_stored(server: Services, caller: Caller, body: CompactResponse
     """Summarize a conversation with the agent's model; return an object with the user's messages and one item with the
     summary.
 
-    Nothing is stored. Raises `ProblemError` if the request is invalid, the conversation is empty or not stored, the
-    caller has too many active requests, or the model returns no summary.
+    Nothing is stored; the tokens are counted in the metrics. Raises `ProblemError` if the request is invalid, the
+    conversation is empty or not stored, the caller has too many active requests, or the model returns no summary.
     """
     server.check_body(body)
     host = server.chat.runs.host

@@ -267,7 +267,7 @@ class ResponsesEndpoint:
         )
 
     async def _run_in_background(self, request: ChatRequest, keeper: Keeper) -> Response:
-        """Start the run, store the response as queued, and return it, or a stream of its events.
+        """Start the run, store the response as queued, and return it, or with `stream` a stream of its events.
 
         Raises `ProblemError` if the run cannot begin, e.g. because its session is busy.
         """

@@ -146,7 +146,8 @@ class ResponsesSocket:
 
     async def _answer(self, message: str | bytes) -> bool:
         """Run the request in a message, and send the events of the response; return whether the answer was sent
-        completely.
+        completely. A response that is not stored is kept in memory, so that the next request may continue it; a failed
+        continuation drops it.
 
         An invalid message is answered with an error event. The answer is incomplete if the client does not read it.
         """
@@ -177,7 +178,7 @@ class ResponsesSocket:
         return exchange.is_complete
 
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
-        """Return the body of the request in a message.
+        """Return the body of the request in a message, without `type` and what HTTP alone has (`stream`, `background`).
 
         Raises `ProblemError` if it is not a valid `response.create` message.
         """
@@ -278,7 +279,8 @@ class _Exchange:
     async def _forward(self, frame: str) -> None:
         """Send the event of a frame, with the right `previous_response_id`.
 
-        Error events are dropped, because `response.failed` follows.
+        Error events are dropped, because `response.failed` follows. Records a failure in `failed` and, if wanted, the
+        completed response in `ended`.
         """
         name, _, data = frame.partition("\ndata: ")
         kind = name.removeprefix("event: ")
