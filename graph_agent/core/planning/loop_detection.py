@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from langchain_core.utils.utils import LC_AUTO_PREFIX
@@ -31,17 +32,8 @@ from graph_agent.core.planning.update import PlanUpdate
 logger = get_logger("graph_agent.planning.loop_detection")
 REPEATS = 3
 """Consecutive occurrences that make a pattern a loop. Two are not enough, since the second may be a retry."""
-
-
 _MAX_POLL_WINDOWS = 8
 """Calls to read at most, as a multiple of the window, so that an input of polling calls only is not read whole."""
-_MAX_CACHED = 1024
-"""Maximum number of cached fingerprints."""
-FingerprintCache = dict[int, tuple[Any, str, str]]
-"""`id()` of an event object → the event, its call's name, and the call's fingerprint.
-
-The event is stored, so that the object stays alive and its `id()` valid.
-"""
 _NOTED, _WARN, _WITHHOLD = range(3)
 """Levels of a pattern: results differ (reported once); results repeat, first time; results repeat, second time."""
 
@@ -152,30 +144,55 @@ class RecentCalls(NamedTuple):
     """Fingerprints of the calls of the newest plan."""
 
 
-def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] | None:
-    """Return the name and the fingerprint of a call's event; None for an event that is no call. The result is cached.
+class _Entry(NamedTuple):
+    """One call of a wave, with all equal calls of that wave."""
 
-    Args:
-        entry: The event.
-        cache: The cached fingerprints; updated in place, and emptied when it is full.
-    """
-    found = cache.get(id(entry))
-    if found is None:
-        call = call_of(entry)
-        if call is None:
-            return None
-        # Only the newest calls are read again, so an empty cache is soon filled with them.
-        if len(cache) >= _MAX_CACHED:
-            cache.clear()
-        found = cache[id(entry)] = entry, call["name"], fingerprint(call)
-    return found[1:]
+    fingerprint: str
+    outcomes: tuple[Any, ...]
+    """`(status, content)` of the result of each of these calls."""
+    result: tuple[str, str, Any] | None
+    """`(name, fingerprint, (status, content))` if the call is the last one of its tool in the wave and has a result."""
+
+
+class _Part(NamedTuple):
+    """The calls in a part of a history, which begins somewhere in it and goes on to its end."""
+
+    entries: list[_Entry]
+    """The calls, oldest first."""
+    newest_wave: frozenset[str] | None
+    """Fingerprints of the calls of the newest plan; None if the part has no plan."""
+    unplanned: frozenset[str]
+    """Fingerprints of the calls before the part's first plan."""
+    is_whole: bool
+    """Whether the part has the beginning of the input, or enough calls."""
+    is_open: bool
+    """Whether the part has calls without their plan, or results without their call."""
+
+
+class KnownCalls:
+    """The calls that a run has read so far, so that its next pass reads the events that are new."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        """The newest calls, oldest first; at most `window`."""
+        self.newest_wave: frozenset[str] = frozenset()
+        self.window = 0
+        """Window of the last read; 0 before the first one."""
+        self.length = 0
+        """Number of events that were read."""
+        self.last: StoredEvent | None = None
+        """The last of these events."""
+
+    def begins(self, events: Sequence[StoredEvent], window: int) -> bool:
+        """Whether a history begins with the events that were read, and was read with the same window."""
+        return self.window == window and 0 < self.length <= len(events) and events[self.length - 1] is self.last
 
 
 def recent_calls(
     events: Sequence[StoredEvent],
     marks: Callable[[str], Mapping[str, Any]],
     window: int,
-    cache: FingerprintCache | None = None,
+    known: KnownCalls | None = None,
 ) -> RecentCalls:
     """Read the last calls of the newest input from the events, delegations included.
 
@@ -186,22 +203,40 @@ def recent_calls(
         events: The stored history, oldest first; read from its end, only as far as needed.
         marks: Returns the metadata of a tool by name; empty for an unknown tool.
         window: Maximum number of calls to return.
-        cache: Fingerprints from earlier reads of the same events; updated in place. None to use no cache.
+        known: The calls that an earlier read of this history has found; updated in place. None to read the whole
+            window.
     """
-    cache = {} if cache is None else cache
-    fingerprints: list[str] = []
-    outcomes: list[tuple[Any, ...]] = []
-    results: list[tuple[str, str, Any]] = []
+    known = KnownCalls() if known is None else known
+    begin = known.length if known.begins(events, window) else 0
+    part = _read(events, begin, marks, window)
+    # A call and its results may lie on both sides of the beginning, e.g. those of a task in the background.
+    if begin and part.is_open and not part.is_whole:
+        begin, part = 0, _read(events, 0, marks, window)
+    entries, newest_wave = part.entries, part.newest_wave
+    if begin and not part.is_whole:
+        entries = [*known.entries, *entries][-window:]
+        newest_wave = known.newest_wave if newest_wave is None else newest_wave
+    newest_wave = part.unplanned if newest_wave is None else newest_wave
+    known.entries, known.newest_wave, known.window = entries, newest_wave, window
+    known.length, known.last = len(events), events[-1] if events else None
+    results = [entry.result for entry in entries if entry.result is not None]
+    return RecentCalls([entry[0] for entry in entries], [entry[1] for entry in entries], results, newest_wave)
+
+
+def _read(events: Sequence[StoredEvent], begin: int, marks: Callable[[str], Mapping[str, Any]], window: int) -> _Part:
+    """Read the calls in the events from the index `begin` on; the other parameters are those of `recent_calls`."""
+    newest_first: list[_Entry] = []
     answers: dict[str, tuple[str, Any]] = {}
     newest_wave: frozenset[str] | None = None
     indexes: dict[str, int] = {}
     tools: set[str] = set()
     polls: dict[str, bool] = {}
-    read = 0
-    for entry in reversed(events):
+    read, is_whole = 0, not begin
+    for entry in islice(reversed(events), len(events) - begin):
         kind = entry["type"]
         # Calls of an earlier input are no repetition: the user has asked again.
-        if kind == "user_message" or len(fingerprints) == window or read == _MAX_POLL_WINDOWS * window:
+        if kind == "user_message" or len(newest_first) == window or read == _MAX_POLL_WINDOWS * window:
+            is_whole = True
             break
         if kind == "plan":
             newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
@@ -209,26 +244,24 @@ def recent_calls(
         elif kind in ("tool_result", "delegation_response"):
             content = entry["content"]
             answers[entry["id"]] = entry["status"], content if type(content) is str else _comparable(content)
-        elif (call := named_call(entry, cache)) is not None:
+        elif (call := call_of(entry)) is not None:
             read += 1
-            name, key = call
+            name, key = call["name"], fingerprint(call)
+            result = answers.pop(entry["id"], None)
             if name not in polls:
                 polls[name] = bool(marks(name).get("poll"))
             if polls[name]:
                 continue
-            result = answers.pop(entry["id"], None)
             given = () if result is None else (result,)
             if key in indexes:
-                outcomes[indexes[key]] += given
+                same = newest_first[indexes[key]]
+                newest_first[indexes[key]] = same._replace(outcomes=(*same.outcomes, *given))
             else:
-                indexes[key] = len(fingerprints)
-                fingerprints.append(key)
-                outcomes.append(given)
-            if result is not None and name not in tools:
-                results.append((name, key, result))
+                indexes[key] = len(newest_first)
+                is_last = result is not None and name not in tools
+                newest_first.append(_Entry(key, given, (name, key, result) if is_last else None))
             tools.add(name)
-    newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
-    return RecentCalls(fingerprints[::-1], outcomes[::-1], results[::-1], newest_wave)
+    return _Part(newest_first[::-1], newest_wave, frozenset(indexes), is_whole, bool(indexes or answers))
 
 
 def _comparable(content: Any) -> Any:
@@ -264,7 +297,8 @@ def stop_repetition(update: PlanUpdate) -> bool:
     if waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period:
         return False
     window = settings.loop_window
-    recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, update.run.calls.fingerprints)
+    known = update.run.shared("recent calls", KnownCalls)
+    recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, known)
     loop = find_loop(recent.fingerprints, window=window, max_period=settings.loop_max_period)
     # A wave of other calls does not continue an older pattern.
     if loop is not None and not recent.newest_wave.isdisjoint(loop.pattern):

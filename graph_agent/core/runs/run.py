@@ -405,8 +405,6 @@ class RunCalls:
     """Ids of the calls started in this run."""
     answered_tasks: dict[str, int] = field(default_factory=dict)
     """Id of a delegate's task → number of human answers with which this run continued the task."""
-    fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
-    """Cache of loop detection: `id()` of an event → the event, and the name and fingerprint of its call."""
 
     @property
     def untouched(self) -> list[str]:

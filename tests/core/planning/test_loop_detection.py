@@ -13,6 +13,7 @@ from graph_agent.base.history.call_events import call_event, result_event
 from graph_agent.calls import Call, fingerprint
 from graph_agent.core.planning.loop_detection import (
     REPEATS,
+    KnownCalls,
     Loop,
     RecentCalls,
     find_loop,
@@ -313,3 +314,29 @@ def test_a_long_history_is_read_at_its_end_only(name: str) -> None:
     calls = recent_calls(events, marks, 10)
 
     assert (len(calls.fingerprints), events.read <= 10 * 8 * 3 + 1) == (10 if name == "look" else 0, True)
+
+
+_ENTRIES = st.one_of(
+    st.just(("user_message", "", "")),
+    st.just(("plan", "", "")),
+    st.tuples(st.sampled_from(["call", "result"]), st.sampled_from(["look", "save", "poll"]), st.sampled_from("ab")),
+)
+
+
+@given(entries=st.lists(_ENTRIES, max_size=40), reads=st.lists(st.integers(0, 40), max_size=5))
+def test_a_later_read_of_the_new_events_finds_what_a_read_of_all_events_finds(
+    entries: list[tuple[str, str, str]], reads: list[int]
+) -> None:
+    events: list[Any] = []
+    for kind, name, key in entries:
+        if kind == "call":
+            events.append(call_event({"id": name + key, "name": name, "arguments": {"key": key}}, 1))
+        elif kind == "result":
+            events.append(result_event(name + key, name, "success", f"{len(events) // 9}", 1))
+        else:
+            events.append(event(kind, 1))
+    known = KnownCalls()
+    for length in sorted(reads):
+        recent_calls(events[:length], marks, 50, known)
+
+    assert recent_calls(events, marks, 50, known) == recent_calls(events, marks, 50)
