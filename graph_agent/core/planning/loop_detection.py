@@ -219,8 +219,8 @@ def recent_calls(
     newest_wave = part.unplanned if newest_wave is None else newest_wave
     known.entries, known.newest_wave, known.window = entries, newest_wave, window
     known.length, known.last = len(events), events[-1] if events else None
-    results = [entry.result for entry in entries if entry.result is not None]
-    return RecentCalls([entry[0] for entry in entries], [entry[1] for entry in entries], results, newest_wave)
+    fingerprints, outcomes, results = map(list, zip(*entries, strict=True)) if entries else ([], [], [])
+    return RecentCalls(fingerprints, outcomes, [*filter(None, results)], newest_wave)
 
 
 def _read(events: Sequence[StoredEvent], begin: int, marks: Callable[[str], Mapping[str, Any]], window: int) -> _Part:
