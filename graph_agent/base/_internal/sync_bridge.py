@@ -393,10 +393,10 @@ async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None =
         return _Exit(error)
     finally:
         # Here, and not in a callback of the task, which would cost one more iteration of the event loop.
-        _wake(ended)
+        wake(ended)
 
 
-def _wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
+def wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
     """Mark a future as done, unless it is None or done already."""
     if ended is not None and not ended.done():
         ended.set_result(None)
@@ -411,7 +411,7 @@ def start(work: Coroutine[Any, Any, T]) -> tuple[StartedTask[T], asyncio.Future[
     ended = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_contain_exit(work, ended))
     # A task that is cancelled before its first step never runs.
-    task.add_done_callback(partial(_wake, ended))
+    task.add_done_callback(partial(wake, ended))
     return task, ended
 
 
@@ -453,16 +453,13 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     if seconds is None:
         return await work
     task, ended = start(work)
-    clock = asyncio.timeout(None)
+    # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+    limit = asyncio.get_running_loop().call_later(seconds, wake, ended, context=Context())
     try:
-        async with clock:
-            # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
-            Context().run(clock.reschedule, asyncio.get_running_loop().time() + seconds)
-            await ended
-    except TimeoutError:
-        if not clock.expired():
-            raise
+        await ended
+        is_over = not task.done()
     finally:
+        limit.cancel()
         if not task.done():
             await end_or_abandon(task, what)
     if not task.done():
@@ -470,7 +467,7 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     try:
         return result_of(task)
     except asyncio.CancelledError as cancelled:
-        if not clock.expired():
+        if not is_over:
             raise
         raise TimeLimitError(f"stopped at its time limit of {seconds:g} s") from cancelled
 

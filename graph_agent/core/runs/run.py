@@ -16,21 +16,22 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 
-from graph_agent.base._compat import names_checkpoint
+from graph_agent.base._compat import names_checkpoint, new_cancel_scope
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.sync_bridge import (
-    StartedTask,
     await_thread_future,
     end_or_abandon,
     is_cancelled,
     result_of,
     start,
+    wake,
 )
 from graph_agent.base.errors import HookError, RunFailedError
 from graph_agent.base.history.events import StoredEvent
@@ -172,7 +173,8 @@ class RunStop:
     _stopped: bool = False
     _stopped_at: float | None = None
     _children: set[RunStop] = field(default_factory=set)
-    _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
+    _stops: dict[Callable[[], object], asyncio.AbstractEventLoop] = field(default_factory=dict)
+    """Functions that stop the current work of the run, with the loop that calls them."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - resolved at call time, so that a test can set the clock
@@ -213,11 +215,11 @@ class RunStop:
         """Abort the run and every run inside it, from any thread: cancel their current work and start no more."""
         with self._guard:
             self._stopped = True
-            scopes, children = dict(self._scopes), set(self._children)
-        for scope, loop in scopes.items():
+            stops, children = dict(self._stops), set(self._children)
+        for stop, loop in stops.items():
             # A closed loop runs nothing to cancel.
             if not loop.is_closed():
-                loop.call_soon_threadsafe(scope.cancel)
+                loop.call_soon_threadsafe(stop)
         for child in children:
             child.abort()
 
@@ -292,23 +294,39 @@ class RunStop:
         `WorkStoppedError` if an abort or the timeout stopped the work, `SessionLostError` if the session's lock was
         lost, and the work's own exceptions.
         """
-        task: StartedTask[T] | None = None
-        with _Interruptible(self, self.left_s if seconds is None else seconds) as scope:
-            if scope.cancel_called:
-                # Otherwise Python warns that the coroutine was never awaited.
-                work.close()
-                raise WorkStoppedError
-            if contained:
-                return await work
-            started, ended = start(work)
-            task = started
-            try:
-                await ended
-            finally:
-                if not started.done():
-                    await end_or_abandon(started, what)
-        if task is None or (scope.cancelled_caught and (not task.done() or task.cancelled())):
+        seconds = self.left_s if seconds is None else seconds
+        is_late = self.aborted or (seconds is not None and seconds <= 0)
+        if is_late:
+            # Otherwise Python warns that the coroutine was never awaited.
+            work.close()
             raise WorkStoppedError
+        if contained:
+            with _Interruptible(self, seconds):
+                return await work
+            raise WorkStoppedError
+        task, ended = start(work)
+        loop, stop = asyncio.get_running_loop(), partial(wake, ended)
+        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+        limit = None if seconds is None else loop.call_later(seconds, stop, context=Context())
+        with self._guard:
+            self._stops[stop] = loop
+        # Another thread may have aborted the run since the first look.
+        if self.aborted:
+            stop()
+        try:
+            await ended
+            is_stopped = not task.done()
+        finally:
+            with self._guard:
+                del self._stops[stop]
+            if limit is not None:
+                limit.cancel()
+            if not task.done():
+                await end_or_abandon(task, what)
+        if is_stopped:
+            self.check_held()
+            if not task.done() or task.cancelled():
+                raise WorkStoppedError
         return result_of(task)
 
     @contextmanager
@@ -351,20 +369,20 @@ class _Interruptible:
     def __init__(self, stop: RunStop, seconds: float | None) -> None:
         self._stop = stop
         deadline = math.inf if seconds is None else anyio.current_time() + seconds
-        self._scope = anyio.CancelScope(deadline=deadline)
+        self._scope = new_cancel_scope(deadline)
 
     def __enter__(self) -> anyio.CancelScope:
         # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
         scope, stop = Context().run(self._scope.__enter__), self._stop
         with stop._guard:
-            stop._scopes[scope] = asyncio.get_running_loop()
+            stop._stops[scope.cancel] = asyncio.get_running_loop()
         if stop.aborted:
             scope.cancel()
         return scope
 
     def __exit__(self, *raised: Any) -> bool:
         with self._stop._guard:
-            self._stop._scopes.pop(self._scope, None)
+            del self._stop._stops[self._scope.cancel]
         swallowed = bool(self._scope.__exit__(*raised))
         if swallowed:
             self._stop.check_held()
