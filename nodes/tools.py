@@ -13,7 +13,7 @@ from graph_agent.base._compat import read_state
 from graph_agent.base.history.events import SUCCESSES, event
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.execution.deps import AgentDeps, Task
-from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_call, sampling
+from graph_agent.core.execution.run_call import CallTimer, CallToRun, TaskSampler, call_to_run, run_call
 from graph_agent.core.state.channels import after_wave
 from graph_agent.core.tools.truncation import truncate_output
 
@@ -37,7 +37,8 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
-    with CallTimer() as timer, sampling(task) as sampler:
+    sampler = TaskSampler(task)
+    with CallTimer() as timer:
         output, approvals = await run_call(task, call, timer)
         timer.report(call["name"], output.status, output.content)
     content, truncated = truncate_output(output.content, task.settings, task.deps.toolbox.marks(call["name"]), call)

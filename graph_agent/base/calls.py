@@ -7,8 +7,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar
 from typing import Any
 
@@ -245,16 +244,12 @@ def running_call() -> tuple[str, Call, str] | None:
     return _current_call.get()
 
 
-@contextmanager
-def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
-    """Set, for code in the `with` block, the call to which `running_call()` and `idempotency_key()` refer.
+def begin_call(session_id: str, call: Call, wave: str) -> None:
+    """Set the call to which `running_call()` and `idempotency_key()` refer in the current context, which must be the
+    call's own.
 
     Args:
         session_id: The session's id.
         wave: Id of the parallel batch to which the call belongs.
     """
-    token = _current_call.set((session_id, call, wave))
-    try:
-        yield
-    finally:
-        _current_call.reset(token)
+    _current_call.set((session_id, call, wave))

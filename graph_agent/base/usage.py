@@ -17,14 +17,16 @@ Parts of limits in other files:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Self
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, Self
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
+from pydantic import BaseModel
 
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.media import estimated_tokens
@@ -87,7 +89,7 @@ class TimedRequest:
     """The messages of the request, in the form in which they were sent."""
     options: Mapping[str, Any]
     """Keyword arguments of the call, such as `tools`."""
-    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: datetime = field(default_factory=partial(datetime.now, UTC))
     duration_s: float = 0.0
     """Seconds until the reply or the error; 0 before `end`."""
     first_token_s: float | None = None
@@ -112,7 +114,7 @@ class TimedRequest:
             kind.removesuffix("-chat"),
             messages,
             options,
-            _is_nested=getattr(model, "sends_requests", False),
+            _is_nested=_class_of_model(type(model)).sends_requests,
         )
 
     def receive(self) -> None:
@@ -225,8 +227,31 @@ def record_cut_off(
 
 def name_of_model(model: Any) -> str:
     """Return a model's configured name; empty if it has none."""
-    name = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return name if isinstance(name, str) else ""
+    for attribute in _class_of_model(type(model)).names:
+        if name := getattr(model, attribute, None):
+            return name if isinstance(name, str) else ""
+    return ""
+
+
+class _ModelClass(NamedTuple):
+    """The attributes of a class of models that each request reads."""
+
+    names: tuple[str, ...]
+    """Attributes that may hold the configured name; the first one that is set does."""
+    sends_requests: bool
+    """Whether the model only forwards requests to another one."""
+
+
+def _read_class(kind: type) -> _ModelClass:
+    """Return the attributes of a model's class."""
+    names: tuple[str, ...] = ("model_name", "model")
+    if issubclass(kind, BaseModel) and kind.model_config.get("extra") != "allow":
+        names = tuple(name for name in names if name in kind.model_fields or hasattr(kind, name))
+    return _ModelClass(names, bool(getattr(kind, "sends_requests", False)))
+
+
+# Cached, because pydantic takes long to find that an attribute is absent.
+_class_of_model: Callable[[type], _ModelClass] = lru_cache(maxsize=256)(_read_class)
 
 
 def with_usage(

@@ -449,7 +449,7 @@ class ModelClient:
         """Return the model with the options and tools of a request, from the cache unless the endpoint's rules are
         being tested."""
         # Rules that the endpoint may still refuse are not cached.
-        if attempt.is_changed:
+        if attempt.rules is not self.endpoint.rules:
             return self._bind(phase, settings, form, attempt.rules, mode=mode)
         key = (phase, mode, settings.model_options(), repr(form), self.endpoint.version)
         return self._bound.get(key, lambda: self._bind(phase, settings, form, attempt.rules, mode=mode))

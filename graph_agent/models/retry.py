@@ -243,8 +243,9 @@ async def request_unobserved(
     first = result.generations[0]
     if (reply := limit.with_free_id(first.message)) is not first.message:
         first = first.model_copy(update={"message": reply})
-    generations: list[Any] = [[first, *result.generations[1:]]]
-    relay.end(LLMResult(generations=generations, llm_output=result.llm_output))
+    if streams:
+        generations: list[Any] = [[first, *result.generations[1:]]]
+        relay.end(LLMResult(generations=generations, llm_output=result.llm_output))
     return cast("AIMessage", reply)
 
 
@@ -370,7 +371,7 @@ class _Attempt(TokenTimeout):
         self._newest: BaseMessage | None = None
         if self._decoder is not None:
             self._decoder.begin()
-        self._free_id = str(uuid.uuid4())
+        self.__dict__.pop("_free_id", None)
         self.streamed = False
         self.timed = TimedRequest.to(self._model, self._request, self._options)
 
@@ -392,6 +393,11 @@ class _Attempt(TokenTimeout):
         if (reader := self._readers.get(run_id)) is None:
             reader = self._readers[run_id] = ReplyReader(sums_usage=self._sums_usage)
         return reader
+
+    @cached_property
+    def _free_id(self) -> str:
+        """Id for the reply of this attempt if its own one is taken."""
+        return str(uuid.uuid4())
 
     @cached_property
     def _taken(self) -> Set[str | None]:

@@ -339,9 +339,8 @@ def message_handlers(manager: BaseCallbackManager) -> list[StreamMessagesHandler
 
     None if any other handler is there.
     """
-    if any(type(handler) is not StreamMessagesHandler for handler in manager.handlers):
-        return None
-    return [handler for handler in manager.handlers if isinstance(handler, StreamMessagesHandler)]
+    handlers = [handler for handler in manager.handlers if type(handler) is StreamMessagesHandler]
+    return handlers if len(handlers) == len(manager.handlers) else None
 
 
 def emit_message(handler: StreamMessagesHandler, run_meta: Any, message: BaseMessage) -> None:
@@ -605,5 +604,8 @@ def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mappi
 def has_own_entry_point(model: BaseChatModel) -> bool:
     """Whether a chat model's class, or a program that instruments LangChain, overrides one of `_ENTRY_POINTS`."""
     own = vars(sys.modules["langchain_core.language_models.chat_models"])
-    functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
-    return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)
+    for name in _ENTRY_POINTS:
+        function = getattr(type(model), name)
+        if type(function) is not FunctionType or function.__globals__ is not own:
+            return True
+    return False

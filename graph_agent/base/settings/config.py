@@ -41,6 +41,9 @@ Finalize = Literal["auto", "compose", "direct"]
 Dispatch = Literal["whole", "streamed"]
 Predict = Literal[False, True, "table"]
 Planner = Literal["wave", "dag"]
+_OPTIONS = ("temperature", "reasoning_effort", "max_tokens", "top_p", "stop")
+"""LangChain's names of the options of a model call."""
+_NO_OPTIONS = (None,) * len(_OPTIONS)
 _RECORDED_CHARS = 100_000
 
 
@@ -320,14 +323,11 @@ class LoopConfig(CheckedModel):
 
     def model_options(self) -> tuple[tuple[str, Any], ...]:
         """Return the options of every model call, as pairs of LangChain's name and value; unset ones are omitted."""
-        options = {
-            "temperature": self.temperature,
-            "reasoning_effort": self.reasoning_effort,
-            "max_tokens": self.max_output_tokens,
-            "top_p": self.top_p,
-            "stop": self.stop,
-        }
-        return tuple((name, value) for name, value in options.items() if value is not None)
+        values = (self.temperature, self.reasoning_effort, self.max_output_tokens, self.top_p, self.stop)
+        # Read for each request, and seldom set.
+        if values == _NO_OPTIONS:
+            return ()
+        return tuple((name, value) for name, value in zip(_OPTIONS, values, strict=True) if value is not None)
 
     def with_values(self, values: Mapping[str, Any]) -> "LoopConfig":
         """Return a copy with some fields replaced, validated again; the same object if `values` is empty.

@@ -22,7 +22,7 @@ from graph_agent.base._compat import count_resume_values, read_state
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_failure, log_fields, log_traceback, log_user_error
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
-from graph_agent.base.calls import current_call, is_delegation
+from graph_agent.base.calls import begin_call, is_delegation
 from graph_agent.base.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.base.history.call_events import (
     UNKNOWN_OUTCOME,
@@ -37,7 +37,7 @@ from graph_agent.base.sampling import current_sampler
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
 from graph_agent.core.execution.approvals import answered_approvals, held_calls, replacement_fault
-from graph_agent.core.execution.deps import Task, spent, work_left_s
+from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent, work_left_s
 from graph_agent.core.execution.ledger import (
     checkpoint_of,
     finished_before,
@@ -60,7 +60,7 @@ from graph_agent.core.tools.invoke import (
     belongs_to_run,
     check_finite,
     read_output,
-    recorded_return_value,
+    record_return_value,
 )
 from graph_agent.core.tools.output import cut_short, fault, is_argument_error, may_have_run
 from graph_agent.core.tools.toolbox import Toolbox
@@ -258,21 +258,26 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
     if "fault" in call:
         return fault_result(call), []
     approvals: list[StoredEvent] = []
-    contained = task.deps.wrap_tool_call is None and not task.records and _timeout_s(task, task.deps.toolbox, call)
-    # A time limit inside ends the call, so that no task of its own is needed.
-    work = partial(_through_middleware, task, call, approvals)
-    output = await run_in_slot(task, call, timer, work, contained=bool(contained))
+    if (wrap := task.deps.wrap_tool_call) is not None:
+        output = await run_in_slot(task, call, timer, partial(_through_middleware, wrap, task, call, approvals))
+    else:
+        # A time limit inside ends the call, so that no task of its own is needed.
+        contained = bool(not task.records and _timeout_s(task, task.deps.toolbox, call))
+        work = partial(run_tool, task, task.deps.toolbox, call)
+        output = await run_in_slot(task, call, timer, work, contained=contained)
     return await _with_accepted_writes(task, call, output) if output.writes else output, approvals
 
 
-async def _through_middleware(task: Task, call: Call, approvals: list[StoredEvent]) -> CallResult:
+async def _through_middleware(
+    wrap: ToolCallWrapper, task: Task, call: Call, approvals: list[StoredEvent]
+) -> CallResult:
     """Run a call through the agent's tool-call middleware, and return the output of the outermost one.
 
-    Without middleware, the tool runs directly. If middleware changed the call, or provides a tool of its own that is
-    marked `approve`, and this needs an approval that was not given, the result has the status `denied`. A question to a
-    person (`GraphBubbleUp`) passes through.
+    If middleware changed the call, or provides a tool of its own that is marked `approve`, and this needs an approval
+    that was not given, the result has the status `denied`. A question to a person (`GraphBubbleUp`) passes through.
 
     Args:
+        wrap: The middleware.
         task: The call's task.
         call: The call as planned.
         approvals: The events of approvals that middleware asked for are appended to this list.
@@ -281,8 +286,6 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
         Exception: Middleware raised it. If the tool had not run, a person's answer to the call is noted as refused.
     """
     deps, ran = task.deps, False
-    if deps.wrap_tool_call is None:
-        return await run_tool(task, deps.toolbox, call)
 
     async def run(asked: Call, tool: BaseTool | None = None) -> CallResult:
         nonlocal ran
@@ -297,7 +300,7 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
         return await run_tool(task, toolbox, asked)
 
     try:
-        output = await deps.wrap_tool_call(call, task.config, task.runtime, run)
+        output = await wrap(call, task.config, task.runtime, run)
     except GraphBubbleUp:
         raise
     except Exception:  # Re-raised: middleware may raise anything, and a refused call must not stay open in the ledger.
@@ -348,10 +351,10 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
         try:
             check_finite(tool, call["arguments"])
             arguments = toolbox.inject(tool, call, task.config, task.runtime)
-            with recorded_return_value(given):
-                run = partial(toolbox.invoker(tool.name), arguments, call["id"], task.config)
-                work = run() if early is None else early.output(given, run, task.runtime.stream_writer)
-                returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
+            record_return_value(given)
+            run = partial(toolbox.invoker(tool.name), arguments, call["id"], task.config)
+            work = run() if early is None else early.output(given, run, task.runtime.stream_writer)
+            returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
             output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
             if early is not None:
                 output = replace(output, stored={**output.stored, **early.times})
@@ -394,7 +397,9 @@ def _timeout_s(task: Task, toolbox: Toolbox, call: Call) -> float | None:
 
 
 class TaskSampler:
-    """Lets a running tool send requests to the agent's model, as MCP's sampling does; implements `Sampler`.
+    """Lets the tool of a task send requests to the agent's model, as MCP's sampling does; implements `Sampler`.
+
+    Its creation makes it the `current_sampler` of the task.
 
     Args:
         task: The task of the call that runs the tool.
@@ -403,6 +408,9 @@ class TaskSampler:
     def __init__(self, task: Task) -> None:
         self._task = task
         self.usage: Usage = NO_USAGE
+        """Usage of the requests that the tool has sent."""
+        # The task runs in a context of its own.
+        current_sampler.set(self)
         """Usage of the requests so far. The call's task must add it to the state."""
 
     async def sample(
@@ -449,20 +457,6 @@ class TaskSampler:
         return reply
 
 
-@contextmanager
-def sampling(task: Task) -> Iterator[TaskSampler]:
-    """Make the agent's model available to the tool call that runs inside the `with` block, through `current_sampler`.
-
-    Yields the sampler, whose `usage` has the usage of the requests that the tool sent.
-    """
-    sampler = TaskSampler(task)
-    token = current_sampler.set(sampler)
-    try:
-        yield sampler
-    finally:
-        current_sampler.reset(token)
-
-
 async def run_in_slot(
     task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]], *, contained: bool = False
 ) -> T | CallResult:
@@ -505,7 +499,9 @@ async def run_in_slot(
             await run.stop.confirm_held()
             started = True
             run.calls.started.add(call["id"])
-            with current_call(run.identity.session_id, call, _wave(task)), timer.running(call):
+            # The call has a context of its own: that of its node, or of a task.
+            begin_call(run.identity.session_id, call, _wave(task))
+            with timer.running(call):
                 return await work()
 
     try:

@@ -98,8 +98,12 @@ class AnswerUpdate:
         await self.produce()
         if self.error is not None:
             self._report_failure(self.error)
-        elif self.answer is not None:
-            self._record_cut_off(self.answer)
+        # A complete structured answer may be cut off in endless trailing white space.
+        elif self.answer is not None and self.structured is None:
+            self.truncated = answer_cut_off(self.answer)
+            # The text of an answer that a content filter cut off states the refusal.
+            if self.truncated is not None and self.truncated != "content_filter":
+                self._warn_of_cut_off(self.answer, self.truncated)
         if self.answer is not None:
             self.answer = with_name(self.answer, self.active_run.identity.agent_name)
 
@@ -518,20 +522,13 @@ class AnswerUpdate:
             self.active_run.failure = failure_error(text, kind=kind, answer=self.answer.text)
             self.active_run.failure.__cause__ = self.active_run.cause
 
-    def _record_cut_off(self, answer: AIMessage) -> None:
-        """If the answer is incomplete, set `truncated`, and add a `warning` event.
-
-        A content filter gets no event, because the answer's text states the refusal. A complete structured answer
-        counts as complete.
-        """
-        # A complete structured answer may be cut off in endless trailing white space.
-        self.truncated = answer_cut_off(answer) if self.structured is None else None
-        if self.truncated is not None and self.truncated != "content_filter":
-            message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
-            hint = {"hint": LONGER} if self.truncated == "length" else {}
-            if self.truncated == "length" and (repeated := repetition_at_end(answer.text)) is not None:
-                message, hint = f"{message} {repetition_warning(repeated)}", {"hint": REPEATED}
-            self.events.append(event("warning", self.step, message=message, **hint))
+    def _warn_of_cut_off(self, answer: AIMessage, cause: CutOff) -> None:
+        """Add a `warning` event for an incomplete answer, with a hint if it was cut off at a length."""
+        message = cut_off_warning(cause, answer, self.settings.max_output_tokens)
+        hint = {"hint": LONGER} if cause == "length" else {}
+        if cause == "length" and (repeated := repetition_at_end(answer.text)) is not None:
+            message, hint = f"{message} {repetition_warning(repeated)}", {"hint": REPEATED}
+        self.events.append(event("warning", self.step, message=message, **hint))
 
     async def update(self) -> dict[str, Any]:
         """Return the state update that ends the input: the answer, its event, status and stop reason.

@@ -9,8 +9,7 @@ import inspect
 import math
 import random
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
@@ -229,7 +228,7 @@ def _is_not_finite(value: Any) -> bool:
 
 @dataclass(slots=True)
 class ReturnValue:
-    """What one attempt to run a tool has returned, filled while it runs under `recorded_return_value`."""
+    """What one attempt to run a tool has returned, filled while it runs after `record_return_value`."""
 
     value: Any = None
     is_known: bool = False
@@ -241,14 +240,10 @@ class ReturnValue:
 _current: ContextVar[ReturnValue | None] = ContextVar("graph_agent_returned", default=None)
 
 
-@contextmanager
-def recorded_return_value(returned: ReturnValue) -> Iterator[None]:
-    """Fill `returned` with the return value of the tool that an `Invoker` runs inside the `with` block."""
-    reset = _current.set(returned)
-    try:
-        yield
-    finally:
-        _current.reset(reset)
+def record_return_value(returned: ReturnValue) -> None:
+    """Fill `returned` with the return value of the next tool that an `Invoker` runs in the current context, which must
+    be the call's own."""
+    _current.set(returned)
 
 
 class Invoker:
@@ -329,7 +324,7 @@ _UNRUN = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 
 def _record(value: Any) -> None:
-    """Store the return value of the running tool, if `recorded_return_value` is active.
+    """Store the return value of the running tool, if `record_return_value` was called.
 
     Raises `TypeError` for a coroutine or a generator: the code of the tool has not run, or not to its end.
     """
@@ -345,7 +340,7 @@ def _record(value: Any) -> None:
 
 
 def _record_begin() -> None:
-    """Store that the code of the running tool has begun, if `recorded_return_value` is active."""
+    """Store that the code of the running tool has begun, if `record_return_value` was called."""
     if (returned := _current.get()) is not None:
         returned.has_begun = True
 

@@ -300,11 +300,6 @@ class LearningRequest:
         self._endpoint = endpoint
         self._lessons: list[Lesson] = []
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether the rules were changed since the first request."""
-        return bool(self._lessons)
-
     def learn_from(
         self, error: Exception, options: Mapping[str, Any], changes_request: Callable[[WireRules], bool]
     ) -> bool:

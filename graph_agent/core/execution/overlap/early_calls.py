@@ -13,7 +13,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.base._compat.detached import detached
-from graph_agent.base.calls import current_call
+from graph_agent.base.calls import begin_call
 from graph_agent.base.history.call_events import output_value
 from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.settings.config import LoopConfig
@@ -21,7 +21,7 @@ from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.execution.overlap.rules import Proposal, reason_to_wait
 from graph_agent.core.execution.overlap.speculation import Speculation
 from graph_agent.core.runs.run import Run
-from graph_agent.core.tools.invoke import ReturnValue, read_output, recorded_return_value
+from graph_agent.core.tools.invoke import ReturnValue, read_output, record_return_value
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.chunk_listener import chunk_listener
 
@@ -202,9 +202,10 @@ class EarlyCall:
                 # In a thread, because a schema of others may take long to check.
                 if check is not None and (fault := await asyncio.to_thread(check, call["arguments"])):
                     raise ValueError(fault)
+                record_return_value(self._given)
+                begin_call(session_id, call, "early")
                 try:
-                    with recorded_return_value(self._given), current_call(session_id, call, "early"):
-                        return await toolbox.invoker(call["name"])(call["arguments"], call["id"], own)
+                    return await toolbox.invoker(call["name"])(call["arguments"], call["id"], own)
                 finally:
                     self._ended = time.monotonic()
 
