@@ -22,14 +22,30 @@ from benchmarks.growth import answering
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, ratio_row
 from benchmarks.long_session import build
 from benchmarks.peers import ROOT, rounds_of, started
-from benchmarks.streaming import stream_trial
+from benchmarks.streaming import BARE, stream_trial
 from benchmarks.turns import saved_trials
-from benchmarks.work import create_agent_session, graph_agent_session, sessions_trial
+from benchmarks.work import (
+    Opener,
+    bare_nodes_session,
+    create_agent_session,
+    graph_agent_session,
+    own_saver,
+    sessions_trial,
+    stock_saver,
+)
 
 _CA = "create_agent"
 _OWN = "graph-agent"
+_FLOOR = "floor: the four nodes bare"
+"""The same graph and saver, whose nodes only call the model and the tool and append messages and events."""
 _TOKENS = 1_000
 _AIMS = {10: "≤ 0.80", 50: "≤ 0.68", 200: "≤ 0.56"}
+_SAVED_AIMS = {
+    "own SQLite saver, reading tool": "≤ 0.34",
+    "own SQLite saver, writing tool": "≤ 0.40",
+    "LangGraph's SQLite saver, reading tool": "≤ 0.75",
+}
+"""Aims of 50 stored turns, by the names of `saved_trials`."""
 
 
 async def turns(scale: Scale) -> Table:
@@ -41,18 +57,35 @@ async def turns(scale: Scale) -> Table:
         trials = {
             _CA: trial(functools.partial(create_agent_session, size)),
             _OWN: trial(functools.partial(graph_agent_session, size)),
+            _FLOOR: trial(functools.partial(bare_nodes_session, size, langchain=True)),
         }
         costs = await harness.interleaved(trials, scale)
-        rows.append(ratio_row(f"{nominal} turns without a saver", costs, _OWN, _CA, aim=aim, per=size * repeats))
+        label, per = f"{nominal} turns without a saver", size * repeats
+        rows.append(ratio_row(label, costs, _OWN, _CA, aim=aim, per=per))
+        rows.append(ratio_row(f"{label}, {_FLOOR}", costs, _FLOOR, _CA, per=per))
     size = scale.size(50)
     stored = saved_trials(size, scale)
+    bare = functools.partial(bare_nodes_session, size, langchain=True)
+    own: Opener = functools.partial(own_saver, url=scale.url)
+    stored[f"own SQLite saver, {_FLOOR}"] = sessions_trial(bare, opener=own)
+    stored[f"LangGraph's SQLite saver, {_FLOOR}"] = sessions_trial(bare, opener=stock_saver)
     costs = await harness.interleaved(stored, scale)
-    rows += [ratio_row(f"50 turns, {name}", costs, name, _CA, per=size) for name in stored if name != _CA]
+    rows += [
+        ratio_row(f"50 turns, {name}", costs, name, _CA, aim=_SAVED_AIMS.get(name, ""), per=size)
+        for name in stored
+        if name != _CA
+    ]
     tokens = scale.size(_TOKENS)
-    costs = await harness.interleaved({name: stream_trial(name, tokens) for name in (_CA, _OWN)}, scale)
-    row = ratio_row("an answer of 1,000 tokens", costs, _OWN, _CA, aim="≤ 0.75", per=tokens, unit="token")
-    note = "As the tables of `turns` and `streaming`; ratios to `create_agent`, on LangGraph's saver if stored."
-    return Table("CPU time, in short", note, RATIO_COLUMNS, [*rows, row])
+    costs = await harness.interleaved({name: stream_trial(name, tokens) for name in (_CA, _OWN, BARE)}, scale)
+    for floor, name, aim in (("", _OWN, "≤ 0.75"), (", floor: a bare graph", BARE, "")):
+        label = f"an answer of 1,000 tokens{floor}"
+        rows.append(ratio_row(label, costs, name, _CA, aim=aim, per=tokens, unit="token"))
+    note = (
+        "As the tables of `turns` and `streaming`; ratios to `create_agent`, on LangGraph's saver if stored. A floor "
+        "is what LangGraph, LangChain's model call and the same saver cost without this framework: a graph whose nodes "
+        "call the model and the tool, and append messages and events."
+    )
+    return Table("CPU time, in short", note, RATIO_COLUMNS, rows)
 
 
 async def long_history(scale: Scale) -> Table:

@@ -17,6 +17,7 @@ from typing import Any
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
 
 from benchmarks import harness
 from benchmarks.harness import Scale, Spread, Table, Trial, Work, quartiles
@@ -25,6 +26,8 @@ from graph_agent import Session, create_graph_agent
 
 _TOKENS = 1_000
 _GO: dict[str, Any] = {"messages": [HumanMessage("go")]}
+
+BARE = "reference: a graph whose node asks the model"
 
 Stream = Callable[[], AsyncIterator[Any]]
 """Streams one answer; each item is a token."""
@@ -45,6 +48,17 @@ def _ours(model: StreamingModel) -> Stream:
 
 def _theirs(model: StreamingModel) -> Stream:
     return _graph_stream(create_agent(model, tools=[lookup_tool()]))
+
+
+def _bare(model: StreamingModel) -> Stream:
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("answer", answer)
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", END)
+    return _graph_stream(graph.compile())
 
 
 def _session(model: StreamingModel) -> Stream:
@@ -70,6 +84,7 @@ _STREAMS: dict[str, Callable[[StreamingModel], Stream]] = {
     "`create_agent`": _theirs,
     "graph-agent": _ours,
     "graph-agent, through `Session.stream`": _session,
+    BARE: _bare,
     "reference: LangChain's model alone": _model_alone,
 }
 

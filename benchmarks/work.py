@@ -36,7 +36,9 @@ from langgraph.types import Send
 
 from benchmarks.harness import Trial, Work
 from graph_agent import LoopConfig, create_graph_agent
+from graph_agent.base.history.events import append_events
 from graph_agent.base.settings.config import Finalize
+from graph_agent.core.state.channels import SNAPSHOT_EVERY, GrowingDelta, MessagesChannel
 from graph_agent.storage.checkpoints.open import open_saver, strict_serializer
 
 REPLY = "Looking the next key up, as the question needs its value before an answer is possible. ".ljust(200, ".")
@@ -211,6 +213,12 @@ class _State(TypedDict, total=False):
     calls: list[dict[str, Any]]
 
 
+class _GrowingState(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], MessagesChannel()]
+    events: Annotated[list[dict[str, Any]], GrowingDelta(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
+    calls: list[dict[str, Any]]
+
+
 class _Route(TypedDict):
     calls: list[dict[str, Any]]
 
@@ -221,6 +229,9 @@ async def _route(state: _Route) -> Any:
 
 def bare_nodes_session(turns: int, saver: Saver = None, *, langchain: bool) -> Session:
     """Return a session of the same graph without this framework's content: plan, tools, delegate and finalize.
+
+    With a saver, its state has this framework's channels, because LangGraph's own store the whole history in each
+    checkpoint.
 
     Args:
         turns: Turns of the input.
@@ -244,8 +255,9 @@ def bare_nodes_session(turns: int, saver: Saver = None, *, langchain: bool) -> S
     async def finalize(state: _Route) -> _Update:
         return {"events": [{"type": "agent_response"}]}
 
-    graph: Any = StateGraph(_State)
-    graph.add_node("plan", plan)
+    schema = _GrowingState if saver is not None else _State
+    graph: Any = StateGraph(schema)
+    graph.add_node("plan", plan, input_schema=schema)
     graph.add_node("tools", tools)
     graph.add_node("delegate", tools)
     graph.add_node("finalize", finalize)
