@@ -198,9 +198,6 @@ class _Shared:
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> GraphAgent:
     """Open the agent of a file, with a database unless `db` is empty.
 
-    Its MCP servers, delegates, database, cache and memory are opened first, in this order; all are closed with
-    `shared.stack`.
-
     `above` has the agent files that lead to this one as a delegate, outermost first, to detect a circle.
     """
     mocked = shared.mocked or mock_model_from_env()

@@ -122,9 +122,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **kwargs: Any,
     ) -> None:
-        """Pass one token on: to the time limit, the watch, the message streams, and then the watch's reader. An
-        exception of the watch's reader is logged and does not end the request.
-        """
+        """Pass one token on. An exception of the watch's reader is logged and does not end the request."""
         if not isinstance(chunk, ChatGenerationChunk):
             await super().on_llm_new_token(token, chunk=chunk, **kwargs)
             return
@@ -164,8 +162,7 @@ class UnobservedModel(NamedTuple):
 def unobserved_model(
     runnable: object, options: Mapping[str, Any], config: RunnableConfig | None
 ) -> UnobservedModel | None:
-    """Return how to send a request without LangChain's callbacks; None if the callbacks are needed. The result has the
-    handlers of the message stream, if any.
+    """Return how to send a request without LangChain's callbacks; None if the callbacks are needed.
 
     They are needed if another handler than the message stream observes the call, if `runnable` is no plain chat model,
     or if its `ainvoke` or a similar method is overridden, e.g. patched by a tracer.
@@ -265,9 +262,8 @@ async def ask(
 ) -> AIMessage:
     """Send one request and return the reply; retry after transient errors, with exponential, jittered waits.
 
-    A server that ignores streaming is asked again without it, which does not count as an attempt and, after a reply, is
-    remembered for the model. Time, tokens and outcome of each attempt are recorded for telemetry, also after a
-    cancellation.
+    A server that ignores streaming is asked again without it, and this is remembered for the model. Time, tokens and
+    outcome of each attempt are recorded for telemetry, also after a cancellation.
 
     Args:
         runnable: The chat model, or a runnable that wraps one.

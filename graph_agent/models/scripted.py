@@ -528,10 +528,7 @@ def read_step(response: ScriptedReply, number: int) -> AIMessage:
 
 
 def _envelope(response: Any) -> Mapping[str, Any] | None:
-    """Return a reply as a dict with `tool_calls` and, if given, `content`; None for text and any other value.
-
-    A text counts only if it is an object with a list `tool_calls`; a single call is wrapped.
-    """
+    """Return a reply as a dict with `tool_calls` and, if given, `content`; None for text and any other value."""
     if isinstance(response, str):
         found = read_object(response) or {}
         return found if isinstance(found.get("tool_calls"), list) else None

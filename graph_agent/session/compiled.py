@@ -216,8 +216,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the graph and yield LangGraph's events of it.
 
-        If the stream is left before its end, the session's next input ends the run; this does not apply to
-        `version="v3"`.
+        If the stream is left before its end, the session's next input ends the run.
         """
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)
@@ -229,9 +228,6 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
         """Lock the session, run the graph, and yield its chunks, or those of the stored result of the input's id.
-
-        In this order: the arguments are checked, the session is locked, and the input is admitted. After the graph's
-        end, planned calls that did not start are noted for a later run.
 
         Raises the errors of `astream`.
         """
@@ -305,8 +301,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """Change the state with LangGraph's arguments.
 
-        Holds the session's lock meanwhile; nothing is run. Raises `InputError` and `SessionBusyError` like
-        `bulk_update_state`.
+        Raises `InputError` and `SessionBusyError` like `bulk_update_state`.
         """
         configurable = self._checked_configurable(config)
         self._check_own_updates(supersteps)
@@ -394,10 +389,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the agent's credentials and caller added to the context.
-
-        Without a context, that of the surrounding run is taken if it is of the agent's own class.
-        """
+        """Return a run's keyword arguments with the agent's credentials and caller added to the context."""
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:

@@ -191,8 +191,7 @@ class EventReader:
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once, update `count` and `pending`, and return the result of `read`: the events after those of the last
-        call, empty if no checkpoint is new, or None if there is no such session.
+        """Read once, update `count` and `pending`, and return the result of `read`.
 
         Raises `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile.
         """
@@ -344,9 +343,8 @@ class SessionMemory:
     ) -> list[Event]:
         """Return the events of a session, oldest first.
 
-        For the newest checkpoint, events of finished calls whose wave still runs, and feedback that no run has read,
-        are included. With `last` or `after`, only the checkpoints that stored those events are read, if `prune` has not
-        removed them; otherwise the whole history is read.
+        With `last` or `after`, only the checkpoints that stored those events are read, if `prune` has not removed them;
+        otherwise the whole history is read.
 
         Args:
             session_id: Id of the session, which is the LangGraph thread id.
@@ -499,8 +497,7 @@ async def summarize_sessions(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
-    """Return summaries of sessions, newest first. A session that cannot be read has only its id, and `newer` or
-    `damaged` as its activity.
+    """Return summaries of sessions, newest first. A session that cannot be read has only its id and why.
 
     Args:
         saver: The checkpointer of the sessions.
@@ -530,10 +527,7 @@ async def summarize_session(
     is_running: Callable[[str], Awaitable[bool]],
     store: BaseStore | None = None,
 ) -> SessionSummary:
-    """Return the summary of one session. The title is the newest given one, or the text of the first message, for which
-    the first checkpoint is read.
-
-    `messages` and `model_calls` are None for a session of an older version, which did not count them.
+    """Return the summary of one session. Its first checkpoint is read for the title.
 
     Args:
         saver: The checkpointer of the session.

@@ -243,9 +243,6 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
     If the input's first plan is not stored yet, the status is `RUNNING`, and fields of the input before it are not
     used.
 
-    The status is also `RUNNING` while a task is left, as after a crash. After a stop, calls that were skipped are
-    `pending`, too.
-
     Args:
         state: The state of the session.
         fields: Names of the agent's own state fields, whose values become `RunResult.state`.
@@ -380,8 +377,7 @@ def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any
 
 
 def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
-    """Return the calls of an input with arguments, outcome and duration, in the order planned; outcome and duration are
-    None for a call without a result, and the duration for one that did not run.
+    """Return the calls of an input with arguments, outcome and duration, in the order planned.
 
     `messages` are those of the session, which have the arguments of calls that did not start.
     """

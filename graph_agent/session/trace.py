@@ -225,11 +225,7 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add the span of a call from the event of its result; without an event of its start, it begins there.
-
-        The span of a measured call ends at the event and lasts its `duration_s`, time before the plan included. A call
-        with an unknown outcome has no duration; the gap before it counts as dead time.
-        """
+        """Add the span of a call from the event of its result; without an event of its start, it begins there."""
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
@@ -257,9 +253,7 @@ class _Input:
         )
 
     def _add_dead_time(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add one wait from the newest event before a crash to the resume, which recorded the result `entry`; one
-        resume may record several results.
-        """
+        """Add a wait from the newest event before a crash to the resume, which recorded the result `entry`."""
         start = self.newest or _at(entry)
         # One resume may settle several calls.
         if any(each.status == "interrupted" and each.start == start for each in self.spans):

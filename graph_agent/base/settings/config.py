@@ -558,8 +558,7 @@ def effective_config(
 ) -> LoopConfig:
     """Return the configuration of a run: the one with which the agent was built, overridden by the run's context.
 
-    Approval patterns are only added, to those of the agent. Fields of `changed` that this version has removed are
-    ignored. `stream_before_guards` cannot be switched on, nor `offload_over_chars`.
+    Approval patterns are only added. `stream_before_guards` cannot be switched on, nor `offload_over_chars`.
 
     Args:
         built: The configuration with which the agent was built.

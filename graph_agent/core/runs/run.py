@@ -111,8 +111,7 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
     """Return the merged `configurable` of a run that starts inside another run.
 
     If both have a handle, the result has a new one. Its `parent` is the nearest known outer run; `run`, `readership`
-    and `hides_nodes` are those of `given`; the other flags are set if either handle sets them. Without a handle in
-    `surrounding`, the handle of `given` stays.
+    and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
 
     Args:
         surrounding: The `configurable` of the outer run.

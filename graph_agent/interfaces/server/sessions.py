@@ -192,9 +192,7 @@ class Sessions:
     async def _followed(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, live: bool
     ) -> AsyncGenerator[str, None]:
-        """Yield the frames of the stream that `follow` describes: events, `live` parts, comments, and last an `end`
-        with the reason.
-        """
+        """Yield the frames of the stream that `follow` describes."""
         thread = self._caller.thread(session_id)
         silent_since = time.monotonic()
         order, held = EventOrder(after), list[LivePart]()
@@ -260,10 +258,7 @@ class Sessions:
         return await self._info(session_id, await self._state(session_id))
 
     async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
-        """Return the state of a session (see `info`) from a snapshot of its newest checkpoint.
-
-        `activity` is `idle` without a task, or else `running`, `waiting` or `interrupted`, in this order.
-        """
+        """Return the state of a session (see `info`) from a snapshot of its newest checkpoint."""
         result = run_result(state)
         activity = "idle"
         if state.tasks:

@@ -585,9 +585,7 @@ class SharedTransactions:
                 future.set_result(False)
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
-        """Commit the writes of several runs in one transaction; True on success, False if it fails, and a `PoolTimeout`
-        as a value, not raised.
-        """
+        """Commit the writes of several runs in one transaction; False if that fails. A `PoolTimeout` is returned."""
         # Sorted: two processes that acquire the same locks in another order could wait for each other.
         locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})
         writes = [write for share in shares for write in share.writes]

@@ -117,8 +117,7 @@ class Runs:
     async def _start(
         self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
     ) -> AsyncIterator[ServerRun]:
-        """Start a run, and close it on exit. A run with an idempotency key that has not ended continues in a task,
-        unless it is a stored attempt; any other is stopped.
+        """Start a run, and close it on exit. A run with an idempotency key that has not ended continues in a task.
 
         Args:
             spec: Graph, thread, input and context of the run.
@@ -551,8 +550,6 @@ async def frames_of(
     finishes: bool = True,
 ) -> AsyncGenerator[str, None]:
     """Yield the frames of a run's answer, joined to one text for each part.
-
-    Progress is a comment unless the request wants fields. A problem ends the stream with an error frame, after `keep`.
 
     Args:
         first: The first part, if it was read already; None if not.

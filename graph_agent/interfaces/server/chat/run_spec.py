@@ -275,8 +275,7 @@ def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
 
 
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request in its session or, without one, in a thread of its own: the one whose call it
-    answers, else a new one. Nothing is stored if no later request can continue it.
+    """Return the run of a request in its session or, without one, in a thread of its own.
 
     Raises `InvalidRequestError` if the request does not fit what the thread waits for.
     """
@@ -311,8 +310,7 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
 async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
     """Return the run of a request in its session: a new input, results, decisions or an answer.
 
-    A request with another history than the session runs in a thread of its own. Results and decisions come first, then
-    a text as decisions on waiting calls, then as the answer to an open question. Raises `InvalidRequestError` if the
+    A request with another history than the session runs in a thread of its own. Raises `InvalidRequestError` if the
     request has nothing new, or results that nothing waits for.
     """
     spec = RunSpec(
