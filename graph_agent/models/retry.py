@@ -68,8 +68,7 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 class TokenRelay(AsyncCallbackManagerForLLMRun):
-    """Passes the tokens of one request directly to time limit, watch and streams, in place of LangChain's callback
-    dispatch.
+    """Passes the tokens of one request to its time limit, watch and streams, without LangChain's callback dispatch.
 
     It is LangChain's callback manager of the request. Tokens without a chunk, which a model that does not stream may
     report, and all other events are dispatched by LangChain.

@@ -77,9 +77,7 @@ class Cause:
 
     @property
     def provider_words(self) -> str:
-        """Status and message of the model's provider, if the exception comes from a chat model; empty for any other
-        exception.
-        """
+        """Status and message of the provider for an exception of a chat model; empty for any other exception."""
         # Imported here: results of inputs that did not fail need no classes of errors.
         from graph_agent.models.errors import brief_model_error, is_raised_by_model
 

@@ -46,7 +46,6 @@ from graph_agent.base._compat import (
     chain_model_calls,
     chain_tool_calls,
     checkpointer_of,
-    close_sqlite_cache,
     config_parameter,
     count_resume_values,
     custom_writer,
@@ -67,6 +66,7 @@ from graph_agent.base._compat import (
     uses_responses_api,
 )
 from graph_agent.base._compat.checkpoints import ClockedStateGraph, loads_older_checkpoint, raise_checkpoint_id_floor
+from graph_agent.base._compat.release import close_sqlite_cache
 from graph_agent.base._internal.sync_bridge import blocking
 from tests.support.agents import thread
 from tests.support.clocks import process_with_clock

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-LONGEST = 611
+LONGEST = 600
 """Lines a file may have."""
-MODULES = 544
+MODULES = 545
 """Modules the package may have; lower it when modules join."""
-LINES = 114_812
+LINES = 114_762
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",

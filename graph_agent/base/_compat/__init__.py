@@ -184,21 +184,6 @@ def newest_resume_value(config: RunnableConfig) -> Any:
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 
-async def stop_batching(store: Any) -> None:
-    """Stop the background task of one of LangGraph's asynchronous stores, and wait until it has ended.
-
-    Does nothing if it has not been started. The stores have no public method for it.
-    """
-    if store._task is not None:
-        store._task.cancel()
-        await asyncio.wait([store._task])
-
-
-def close_sqlite_cache(cache: Any) -> None:
-    """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
-    cache._conn.close()
-
-
 class InjectedArguments:
     """The parameters of a tool that LangGraph fills in and the model does not, by the rules of its `ToolNode`."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -32,12 +33,7 @@ from graph_agent.core.execution.delegate_call import waiting_task
 from graph_agent.core.execution.deps import Task, spent
 from graph_agent.core.execution.open_calls import result_without_output, settle
 from graph_agent.core.runs.notes import seconds_since_sent, take_follow_ups
-from graph_agent.core.runs.run import (
-    EarlyEvents,
-    RunHandle,
-    WorkStoppedError,
-    handle_of,
-)
+from graph_agent.core.runs.run import RunHandle, WorkStoppedError, handle_of
 from graph_agent.core.state.channels import RemoteTask, status_event, take_extras
 from graph_agent.core.state.messages import newest_in_call_order, rewrite
 from graph_agent.core.state.schema import (
@@ -77,6 +73,15 @@ def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredE
     for line in filter(None, [text % limit if "%g" in text else text, hint]):
         logger.warning("%s", line, extra=IN_HISTORY)
     return event("limit", step, reason=name, limit=limit, **({"hint": hint} if hint else {}))
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEvents:
+    """The first events of a superstep, sent on the custom stream while a model is asked, before they are stored."""
+
+    seq: int
+    """Index of the first of them in the session's history."""
+    events: Sequence[StoredEvent]
 
 
 class PlanUpdate:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
@@ -130,15 +130,6 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
         is_watched=own.is_watched or passed_on.is_watched,
         in_foreground=own.in_foreground or passed_on.in_foreground,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyEvents:
-    """The first events of a superstep, sent on the custom stream while a model is asked, before they are stored."""
-
-    seq: int
-    """Index of the first of them in the session's history."""
-    events: Sequence[StoredEvent]
 
 
 class WorkStoppedError(Exception):
@@ -367,8 +358,7 @@ class _Interruptible:
 
     def __init__(self, stop: RunStop, seconds: float | None) -> None:
         self._stop = stop
-        deadline = math.inf if seconds is None else anyio.current_time() + seconds
-        self._scope = new_cancel_scope(deadline)
+        self._scope = new_cancel_scope(math.inf if seconds is None else anyio.current_time() + seconds)
 
     def __enter__(self) -> anyio.CancelScope:
         # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from langgraph.store.base import IndexConfig, SearchItem
 
-from graph_agent.base._compat import stop_batching
+from graph_agent.base._compat.release import stop_batching
 from graph_agent.base._internal.extras import needs_extra
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.integrations.memory.facts import ROOT, Find

@@ -12,7 +12,7 @@ from typing import Any
 import aiosqlite
 from langgraph.store.base import IndexConfig, SearchItem
 
-from graph_agent.base._compat import stop_batching
+from graph_agent.base._compat.release import stop_batching
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.sqlite_connection import Patience, check_sqlite_file

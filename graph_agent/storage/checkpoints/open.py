@@ -147,7 +147,7 @@ async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[Base
         return
     from langgraph.cache.sqlite import SqliteCache
 
-    from graph_agent.base._compat import close_sqlite_cache
+    from graph_agent.base._compat.release import close_sqlite_cache
 
     path = file_of(url, folder, "cache")
     record_database(path)

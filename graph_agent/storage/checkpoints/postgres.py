@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import Op, PutOp, Result
 
-from graph_agent.base._compat import stop_batching
+from graph_agent.base._compat.release import stop_batching
 from graph_agent.base._internal.extras import missing_extra
 from graph_agent.base._internal.sync_bridge import await_uninterrupted
 from graph_agent.base.inbox import ControlMessage

@@ -34,8 +34,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
-from graph_agent.base._compat import stop_batching
 from graph_agent.base._compat.checkpoints import raise_checkpoint_id_floor
+from graph_agent.base._compat.release import stop_batching
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import await_uninterrupted, call_in_thread
 from graph_agent.base.inbox import ControlMessage
