@@ -316,9 +316,7 @@ class StreamWatch(AsyncCallbackHandler):
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
             return
-        given, new = self.id, self.receive(chunk.message)
-        self.id = id_of_reply(given, self.id)
-        if new:
+        if new := self.receive(chunk.message):
             await self.forward(new)
 
     def receive(self, message: BaseMessage) -> str:
@@ -327,7 +325,9 @@ class StreamWatch(AsyncCallbackHandler):
         The caller must pass that text to `forward`.
         """
         self._by_chunk = True
-        self.id = message.id or self.id
+        # The common case needs no call: the id of each chunk is that of the first one.
+        if message.id != self.id:
+            self.id = id_of_reply(self.id, message.id)
         if isinstance(message, AIMessageChunk) and message.usage_metadata:
             self.reported = add_usage(self.reported, message.usage_metadata)
         return self._receive(message_text(message))

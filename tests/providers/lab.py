@@ -19,6 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, RunResult, Session, create_graph_agent
 from graph_agent.calls import parse_tool_calls
 from graph_agent.models.resolve import resolve_model
+from graph_agent.models.wire.examples import INVENTED_NAMES
 from tests.providers.emulator import Emulator
 from tests.providers.exchange import Brain, Call, Fault, Raw, Refusal, Reply, Request
 from tests.providers.row import Ability, Row
@@ -39,8 +40,8 @@ def clock(zone: str) -> str:
     return f"It is 12:00 in {zone}."
 
 
-_EXAMPLE = re.compile("example ")
-"""Begins the arguments and results of example turns in text mode."""
+_EXAMPLE = re.compile(f"(?:example |(?:{'|'.join(INVENTED_NAMES)})$)")
+"""Matches arguments and results of example turns in text mode."""
 Step = Reply | Fault | Refusal | Raw | Callable[[Request], Reply]
 
 

@@ -199,3 +199,21 @@ async def test_an_object_written_between_two_replies_comes_between_their_texts(p
         await asyncio.sleep(pause_s)  # at 0.05 s, all is unread before the second part is taken
 
     assert [each for each in seen if each] == ["First.", "object", "Second."]
+
+
+class IdOfFirstChunk(GenericFakeChatModel):
+    """Streams a reply whose provider names its id in the first chunk only, as OpenAI's Responses API does."""
+
+    async def _astream(self, *args: Any, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for index, text in enumerate(("", "Hello ", "again!")):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=text, id=None if index else "resp_1"))
+
+
+@pytest.mark.parametrize("checkpointer", [None, InMemorySaver()])
+async def test_a_reply_is_streamed_once_though_its_first_chunk_alone_has_its_id(checkpointer: Any) -> None:
+    agent = create_graph_agent(IdOfFirstChunk(messages=iter(())), checkpointer=checkpointer)
+    stream = agent.run_stream("hello") if checkpointer is None else agent.session("s1").stream("hello")
+
+    tokens = [part async for part in stream if isinstance(part, Token)]
+
+    assert [(token.text, token.message_id) for token in tokens] == [("Hello ", "resp_1"), ("again!", "resp_1")]

@@ -34,7 +34,7 @@ _GREETING = ("Good morning!", "Good morning! How can I help you?")
 _QUESTION = ("What can you do?", "I can answer questions and use tools.")
 _THANKS = ("Thanks!", "You are welcome!")
 _RESULT = "example result"
-_NAMES = (
+INVENTED_NAMES = (
     *("Elmwood", "Ashford", "Redfern", "Harlow", "Kendal", "Marlow", "Oakham", "Winslow", "Farley", "Selby"),
     *("Linden", "Thornton", "Hadley", "Bexley", "Milford", "Ripley", "Weston", "Denham", "Ludlow", "Wexford"),
 )
@@ -197,7 +197,7 @@ class _Values:
     """
 
     def __init__(self) -> None:
-        self._names = cycle(_NAMES)
+        self._names = cycle(INVENTED_NAMES)
         self._numbers = count(2)
 
     def arguments(self, parameters: object) -> _Example:

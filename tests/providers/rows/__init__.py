@@ -15,7 +15,7 @@ ROWS: tuple[Row, ...] = (
     *cohere.ROWS,
     *ollama.ROWS,
 )
-SAMPLE = ("openai", "anthropic-thinking", "gemini-3")
+SAMPLE = ("openai", "openai-responses", "anthropic-thinking", "gemini-3")
 """Names of the rows that `make test` runs."""
 PAIRED = (
     "openai",
