@@ -281,7 +281,7 @@ async def ask(
     watch = watch or StreamWatch()
     given, runnable = runnable, without_refused_stream(runnable)
     listener = chunk_listener.get()
-    is_streamed = listener is not None or streams_always(runnable, options)
+    is_streamed = streams_always(runnable, options, has_listener=listener is not None)
     new_limit = _StreamedAttempt if is_streamed else _Attempt
     watch.limit = limit = new_limit(
         given,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent.base._compat.replies import can_stream
+from graph_agent.base._compat.replies import can_stream, is_streaming_disabled
 from graph_agent.models.wire.openai_stream import reads_directly
 
 M = TypeVar("M")
@@ -38,12 +38,15 @@ class StreamTap:
         return output
 
 
-def streams_always(model: object, options: Mapping[str, Any]) -> bool:
+def streams_always(model: object, options: Mapping[str, Any], *, has_listener: bool = False) -> bool:
     """Whether to stream a model's replies even if no reader wants the tokens.
 
     True for a chat model that can stream with these options and is not one that runs in this process. Without a stream,
-    `model_timeout_s`, which limits the time between tokens, would limit the whole reply.
+    `model_timeout_s`, which limits the time between tokens, would limit the whole reply. With `has_listener`, for code
+    that reads calls while they arrive, any model is streamed unless the model or the options disable it.
     """
+    if has_listener:
+        return not (isinstance(model, BaseChatModel) and is_streaming_disabled(model, options))
     return isinstance(model, BaseChatModel) and can_stream(model, options) and not _is_in_process(type(model))
 
 

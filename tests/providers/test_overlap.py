@@ -48,11 +48,12 @@ def streams_calls(row: Row) -> bool:
 
 
 def begins_early(row: Row, mode: str) -> bool:
-    """Whether calls begin before the end of a reply; not where the client or the provider keeps them until then."""
+    """Whether calls must begin before the end of a reply; not where the client or the provider may keep them."""
     if mode == "native":
-        # Mistral sends calls with the finish reason, and Cohere's client returns them at the end.
+        # Mistral sends calls with the finish reason, Cohere's client returns them at the end, and Bedrock's reads
+        # the stream in a thread, which may be late.
         return not row.name.startswith(("bedrock", "cohere", "mistral"))
-    # Bedrock's client streams only in threads, and Groq streams no reply in a schema.
+    # Groq streams no reply in a schema.
     return not row.name.startswith("bedrock") and row.name not in ("groq (openai:)", "groq (model without reasoning)")
 
 
@@ -100,7 +101,9 @@ async def test_a_call_begins_before_the_end_of_the_reply(
         result = await session.run(WEATHER)
         lab.check()
 
-    assert (outcome(result), is_over) == (("COMPLETED", ANSWER, RESULTS), [not begins_early(row, mode)])
+    # A call of the other rows may begin at either time.
+    is_late = is_over == [True] and begins_early(row, mode)
+    assert (outcome(result), len(is_over), is_late) == (("COMPLETED", ANSWER, RESULTS), 1, False)
 
 
 @pytest.mark.parametrize("row", rows(lambda row: row.can("tools")))

@@ -69,6 +69,11 @@ def can_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
     return type(model)._astream is not base._astream and not model._streaming_disabled(**options)
 
 
+def is_streaming_disabled(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
+    """Whether the model's fields or the call's keyword arguments disable streaming, also where a reader wants it."""
+    return bool(model._streaming_disabled(**options))
+
+
 def reads_stream(handler: object) -> bool:
     """Whether a callback handler makes LangChain stream a reply even where the whole reply is requested."""
     return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)

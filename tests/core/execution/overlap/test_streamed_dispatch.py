@@ -195,3 +195,24 @@ async def test_an_abort_during_the_plan_ends_the_calls_that_have_begun() -> None
     result = await session.run("Look it up.")
 
     assert (result.stop_reason, ended.is_set(), [*result.results]) == ("aborted", True, [])
+
+
+class CountsStreams(ScriptedChatModel):
+    """Counts the replies that it streams."""
+
+    streams: int = 0
+
+    async def _astream(self, *given: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        self.streams += 1
+        async for chunk in super()._astream(*given, **kwargs):
+            yield chunk
+
+
+@pytest.mark.parametrize("disabled", [True, False])
+async def test_plans_of_a_model_whose_streaming_is_disabled_are_not_streamed(disabled: bool) -> None:
+    model = CountsStreams(responses=[plan("look"), "Done."], disable_streaming=disabled)
+    session = agent_of(model, [read("look", found)], tool_calling="wave").session("s1")
+
+    await session.run("Look it up.")
+
+    assert (model.streams == 0) is disabled
