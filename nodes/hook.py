@@ -7,6 +7,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
@@ -15,6 +16,7 @@ from graph_agent.base.errors import HookError, UserError
 from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.core.execution.approvals import answered_approvals
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
+from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
 from graph_agent.core.hooks.failures import hook_error
 from graph_agent.core.hooks.pipeline import MiddlewareNode
 from graph_agent.core.planning.answer import AnswerUpdate
@@ -69,6 +71,8 @@ async def hook_node(
         if update.get("jump_to") not in hook.jumps:
             update.pop("jump_to", None)  # as in LangChain, a jump that `can_jump_to` does not declare has no effect
         changes = _events(update, state, hook, loop["step"])
+    except GraphInterrupt as asked:
+        raise with_uncertain_calls(asked, task) from None
     # The developer must fix it, so the caller gets the exception itself.
     except UserError:
         raise

@@ -26,6 +26,7 @@ from graph_agent.base.approvals.decisions import (
     reject,
     split_decisions,
     standing_approval,
+    standing_approval_covers,
 )
 from graph_agent.base.approvals.elicitation import is_elicitation, read_elicitation_answer
 from graph_agent.base.approvals.requests import (
@@ -275,7 +276,7 @@ class AutoApproval:
         """Return answers to open interrupts, interrupt id → decisions; None if a reviewer must answer one of them, or
         none is open.
 
-        A standing approval is used before the callback, except for a tainted call. A request that has refused an
+        A standing approval is used before the callback, if it covers the call. A request that has refused an
         answer, and an interrupt that is no approval request, need a reviewer.
 
         Args:
@@ -293,8 +294,7 @@ class AutoApproval:
             decisions: list[Any] = []
             for call in calls_of_request(request):
                 by = self._always.get(_key(request, call))
-                # The approval was given for the tool, and not for what untrusted text makes of it.
-                if by is not None and "approve" in call["allowed_decisions"] and "tainted" not in call:
+                if by is not None and standing_approval_covers(call):
                     decisions.append(standing_approval(by))
                 elif decide is None:
                     return None

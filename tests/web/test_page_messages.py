@@ -288,6 +288,28 @@ def test_all_calls_of_a_kind_are_approved_in_a_session(page: Page, travel: Serve
     ]
 
 
+def test_a_call_equal_to_one_that_may_have_run_is_asked_about_in_spite_of_an_approval_of_all(
+    page: Page, tmp_path: Path
+) -> None:
+    def waiting_for(name: str) -> str:
+        return f"!call {json.dumps([['wait_for', {'file': str(tmp_path / name)}]])}"
+
+    (tmp_path / "there").touch()
+    with serving(tmp_path, agent={**TRAVEL, "approve": ["wait_for"]}) as served:
+        page.goto(served.url)
+        send(page, waiting_for("never"))
+        page.get_by_label("approve all of this kind").check()
+        page.get_by_role("button", name="Send decision").click()
+        page.get_by_role("button", name="wait_for, running").first.wait_for(timeout=DONE_MS)
+        page.get_by_role("button", name="Abort").click()
+        expect(page.get_by_role("status")).to_have_text("aborted", timeout=DONE_MS)
+        send(page, waiting_for("there"))
+        expect(page.locator(".message.agent").last).to_have_text("Done: 1 results. ", timeout=DONE_MS)
+        send(page, waiting_for("never"))
+        form = page.get_by_role("form", name="Decisions on calls")
+        expect(form).to_contain_text("made before, and its outcome is unknown", timeout=DONE_MS)
+
+
 def test_an_approval_of_all_calls_of_a_kind_is_revoked(page: Page, travel: Served) -> None:
     page.goto(travel.url)
     send(page, f"!call {json.dumps([['book', {'item': 'room 1'}]])}")

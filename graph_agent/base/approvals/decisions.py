@@ -80,9 +80,19 @@ def approve(*, always: bool = False) -> Approve:
 
     Args:
         always: Whether later calls of the same name are approved, too: by the `Session` object that receives the
-            decision, or by the server of the session.
+            decision, or by the server of the session. A call that equals one with an unknown outcome, or that untrusted
+            text sends somewhere, is asked about nevertheless.
     """
     return {"type": "approve", "always": True} if always else {"type": "approve"}
+
+
+def standing_approval_covers(call: HeldCall) -> bool:
+    """Whether a person's earlier `approve(always=True)` may decide on a call.
+
+    It does not cover a call with a destination from untrusted text, nor one that equals a call whose outcome is
+    unknown: the approval was given for the tool, and not for these.
+    """
+    return "approve" in call["allowed_decisions"] and "tainted" not in call and "uncertain" not in call
 
 
 def standing_approval(by: str) -> Approve:

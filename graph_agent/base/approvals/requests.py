@@ -32,6 +32,9 @@ class HeldCall(TracedCall):
     description: NotRequired[str]
     """Text for the person: that of the policy, and a sentence if an equal call was made before and its outcome is
     unknown. Absent if there is none."""
+    uncertain: NotRequired[bool]
+    """True if an equal call was made before and its outcome is unknown, so that no standing approval covers this one;
+    absent otherwise."""
 
 
 class ActionRequest(TypedDict):
@@ -73,6 +76,8 @@ class ApprovalRequest(TypedDict):
 
     Absent unless the agent traces origins.
     """
+    uncertain: NotRequired[list[bool]]
+    """For each call, whether an equal call was made before and its outcome is unknown; absent if none was."""
     error: NotRequired[str]
     """Why the previous answer was not accepted; absent for the first request."""
 
@@ -81,7 +86,8 @@ def request_for(calls: Sequence[HeldCall], error: str | None = None) -> Approval
     """Return the request that asks a person for decisions on some calls.
 
     The lists `action_requests`, `review_configs` and `call_ids` have one entry for each call; `origins` and `tainted`,
-    too, if at least one call is traced. `error` is absent without an error.
+    too, if at least one call is traced, and `uncertain` if at least one is uncertain. `error` is absent without an
+    error.
 
     Args:
         calls: The calls, in the order of the request.
@@ -97,6 +103,8 @@ def request_for(calls: Sequence[HeldCall], error: str | None = None) -> Approval
     if any("origins" in call for call in calls):
         request["origins"] = [call.get("origins", {}) for call in calls]
         request["tainted"] = [call.get("tainted", []) for call in calls]
+    if any("uncertain" in call for call in calls):
+        request["uncertain"] = [call.get("uncertain", False) for call in calls]
     return request if error is None else {**request, "error": error}
 
 
@@ -127,7 +135,9 @@ def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
     if is_single_call(value):
         config: ReviewConfig = {"action_name": value["name"], "allowed_decisions": _published(interrupt)}
         action = {key: value[key] for key in ("name", "args", "description") if key in value}
-        return {"action_requests": [action], "review_configs": [config], "call_ids": [value["tool_call_id"]]}
+        uncertain = {"uncertain": [True]} if value.get("uncertain") is True else {}
+        ids = [value["tool_call_id"]]
+        return {"action_requests": [action], "review_configs": [config], "call_ids": ids, **uncertain}
     return value if is_approval_request(value) else None
 
 
@@ -208,6 +218,8 @@ def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
             call["origins"] = request["origins"][at]
             if tainted := request["tainted"][at]:
                 call["tainted"] = tainted
+        if at < len(marks := request.get("uncertain", ())) and marks[at]:
+            call["uncertain"] = True
         calls.append({**call, "description": action["description"]} if "description" in action else call)
     return calls
 

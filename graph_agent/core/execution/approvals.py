@@ -15,14 +15,12 @@ from langchain_core.messages import ToolCall
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from graph_agent.base._compat import count_resume_values, newest_resume_value
-from graph_agent.base._internal.text import text_of
 from graph_agent.base.approvals.decisions import read_decisions
 from graph_agent.base.approvals.policy import Review, review_of
 from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.base.calls import delegate_name, fingerprint, reviewed_together
+from graph_agent.base.calls import delegate_name, reviewed_together
 from graph_agent.base.errors import DecisionError
 from graph_agent.base.history.approval_events import decision_event, request_event
-from graph_agent.base.history.call_events import call_of
 from graph_agent.base.history.events import StoredEvent, is_own
 from graph_agent.base.origins import origins_text
 from graph_agent.base.settings.config import LoopConfig
@@ -32,17 +30,13 @@ from graph_agent.core.execution.ledger import checkpoint_of
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.tools.delegation import DelegationResult
-from graph_agent.core.tools.output import effect_text
 from graph_agent.core.tools.read_result import READ_RESULT
-from graph_agent.core.tools.toolbox import Toolbox
 
 _TAINTED = "Untrusted text decides where this call goes. {}."
 """Description for the reviewer of a call with untrusted text in a decisive argument.
 
 The field is the origins as text.
 """
-_MADE_BEFORE = "An equal call ({}) was made before, and its outcome is unknown: it may have taken effect."
-"""Sentence for the reviewer; the field is the id and the step of the earlier call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,53 +202,6 @@ def _held(call: Call, review: Review) -> HeldCall:
         if "tainted" in call:
             held["tainted"] = call["tainted"]
     return held if review.description is None else {**held, "description": review.description}
-
-
-def with_uncertain_calls(held: Sequence[HeldCall], events: Sequence[StoredEvent], toolbox: Toolbox) -> list[HeldCall]:
-    """Return the calls for an approval request; some descriptions end with a sentence about an earlier equal call.
-
-    The sentence is added to a call that may write, if the session has a call with the same name and equal canonical
-    arguments whose outcome is unknown because of a crash, an abort, a timeout or a lost server. It names the newest.
-
-    Args:
-        held: The calls that wait for a decision.
-        events: The events of the whole session, oldest first; they are read once.
-        toolbox: The agent's tools and their marks.
-    """
-    writing = {call["id"]: fingerprint(_call_of(call)) for call in held if toolbox.writes(call["name"])}
-    found = _uncertain(events) if writing else {}
-    described: list[HeldCall] = []
-    for call in held:
-        sentence, text = found.get(writing.get(call["id"], ""), ""), call.get("description", "")
-        # A request that is repeated may have the sentence already.
-        is_new = not text.endswith(sentence)
-        described.append({**call, "description": f"{text}\n{sentence}".strip()} if is_new else call)
-    return described
-
-
-def _uncertain(events: Sequence[StoredEvent]) -> dict[str, str]:
-    """Return fingerprint → sentence about the newest call with an unknown outcome, for a session's events.
-
-    The outcome is unknown for the status `unknown`, and for a timed-out write. The sentence has the call's id and step,
-    and whether an earlier message asked for it.
-    """
-    found: dict[str, str] = {}
-    ids: set[str] = set()
-    earlier = ""
-    for entry in reversed(events):
-        if entry["type"] in ("tool_result", "delegation_response"):
-            # A timeout has the status `error`, and only its text has the uncertainty.
-            timed_out = entry["status"] == "error" and effect_text(writes=True) in text_of(entry["content"])
-            if timed_out or entry["status"] == "unknown":
-                ids.add(entry["id"])
-        elif entry["type"] == "user_message" or (entry["type"] == "plan" and entry["step"] <= 1):
-            earlier = " of an earlier message"
-        elif ids and (call := call_of(entry)) is not None and call["id"] in ids:
-            # An older event of the same call has the arguments before a person edited them.
-            ids.remove(call["id"])
-            made = f"{call['id']}, step {entry['step']}{earlier}"
-            found.setdefault(fingerprint(call), _MADE_BEFORE.format(made))
-    return found
 
 
 def _equal(one: Call, other: Call) -> bool:

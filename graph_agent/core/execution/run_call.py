@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall
 from langchain_core.tools import BaseTool, ToolException
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from graph_agent.base._compat import count_resume_values, read_state
 from graph_agent.base._internal import telemetry
@@ -49,6 +49,7 @@ from graph_agent.core.execution.ledger import (
     note_started,
 )
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
+from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.custom_state import CustomState
@@ -301,6 +302,8 @@ async def _through_middleware(
 
     try:
         output = await wrap(call, task.config, task.runtime, run)
+    except GraphInterrupt as asked:
+        raise with_uncertain_calls(asked, task) from None
     except GraphBubbleUp:
         raise
     except Exception:  # Re-raised: middleware may raise anything, and a refused call must not stay open in the ledger.

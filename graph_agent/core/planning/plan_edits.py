@@ -20,8 +20,9 @@ from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import Call, SessionStatus
 from graph_agent.base.waves.schema import Selection
-from graph_agent.core.execution.approvals import held_calls, with_uncertain_calls
+from graph_agent.core.execution.approvals import held_calls
 from graph_agent.core.execution.open_calls import CurrentWave, current_wave, removed_events, results_in_order
+from graph_agent.core.execution.uncertain_calls import mark_uncertain_calls
 from graph_agent.core.planning.approval_decisions import apply_decisions
 from graph_agent.core.planning.reply import read_reply
 from graph_agent.core.planning.update import AT_LIMIT, PlanUpdate
@@ -139,7 +140,8 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
     The node `approve`, which runs next, interrupts the graph with the request.
     """
     step = update.loop["step"]
-    held = with_uncertain_calls(held, [*update.state.get("events", ()), *update.events], update.deps.toolbox)
+    stored = update.state.get("events", ())
+    held = mark_uncertain_calls(held, update.loop, stored, update.events, update.deps.toolbox)
     update.make_ready(update.waiting_delegations, wave)
     update.loop["awaiting_approval"] = held
     update.events.append(request_event(held, step))

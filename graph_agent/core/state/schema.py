@@ -133,6 +133,16 @@ class RecalledFacts(TypedDict):
     """Ids of the facts, the best first."""
 
 
+class UncertainCalls(TypedDict):
+    """The calls of the session whose outcome is unknown, as of its newest approval request."""
+
+    read: int
+    """Number of the session's events that were read."""
+    calls: dict[str, str]
+    """Fingerprint of a call (a hash of name and arguments) → its id and step, and whether an earlier message asked for
+    it."""
+
+
 class Position(TypedDict):
     """Position in the loop: the plans of this input, and the newest wave."""
 
@@ -231,6 +241,8 @@ class SettingsChanges(TypedDict):
     resumed without them."""
     consumed_notes: NotRequired[list[str]]
     """Keys of processed notes (messages to the session from outside a run) that may still be in the inbox."""
+    uncertain: NotRequired[UncertainCalls]
+    """The calls whose outcome is unknown; absent before the first approval request."""
     ratings: NotRequired[Ratings]
     """The newest rating of each person; absent before the first."""
     title: NotRequired[str]
@@ -270,6 +282,7 @@ _SESSION_KEYS = (
     "kept_from",
     "truncations",
     "consumed_notes",
+    "uncertain",
     "ratings",
     "title",
 )

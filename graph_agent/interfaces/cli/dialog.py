@@ -18,7 +18,7 @@ import yaml
 
 from graph_agent.base._internal.text import printable, visible, visible_json
 from graph_agent.base._internal.yaml_files import load_yaml
-from graph_agent.base.approvals.decisions import DEFAULT_DECIDER, standing_approval
+from graph_agent.base.approvals.decisions import DEFAULT_DECIDER, standing_approval, standing_approval_covers
 from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
 from graph_agent.base.approvals.requests import DECISIONS, calls_of_request, is_single_call, request_of
 from graph_agent.base.approvals.text import parse_answer
@@ -75,6 +75,8 @@ class ReviewedCall:
     """Name of the delegate (another agent) that planned the call; empty for a call of the agent itself."""
     origins: tuple[str, ...] = ()
     """One line for each argument whose origin is known: the path of the argument, and where its value comes from."""
+    may_be_covered: bool = True
+    """Whether `always`, chosen for an earlier call of the same title, decides on this one, too."""
 
     @property
     def title(self) -> str:
@@ -220,6 +222,7 @@ def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
             tuple(kind for kind in DECISIONS if kind in call["allowed_decisions"]),
             delegate,
             tuple(origins_text(call)),
+            standing_approval_covers(call),
         )
         for call in calls_of_request(request)
     )
@@ -388,7 +391,7 @@ class Dialog:
     def _skip_approved(self) -> None:
         """Approve the next call, and the ones after it, for as long as `always` was chosen for their titles."""
         action = self._action
-        if action is not None and action.title in self._always and "approve" in action.allowed:
+        if action is not None and action.title in self._always and action.may_be_covered:
             self._decide({**standing_approval(user_name())})
 
     @property

@@ -1,16 +1,22 @@
-"""An approval request states that an equal call was made before and may have taken effect."""
+"""An approval request states that an equal call was made before and may have taken effect.
+
+A standing approval does not cover such a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import GraphAgent, LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.approvals import approve, reject
+from graph_agent.approvals import HeldCall, approve, reject
+from graph_agent.base.approvals.requests import calls_of_request, request_of
 from graph_agent.base.approvals.text import question_text
 from graph_agent.marks import Marks, marked
 from tests.support.agents import asks
@@ -21,9 +27,12 @@ MADE_BEFORE = "An equal call (a, step 1{}) was made before, and its outcome is u
 
 
 class Process:
-    """An agent whose tool `send` waits without end at its first call, so that the process can be stopped there."""
+    """An agent whose tool `send` waits without end at its first call, so that the process can be stopped there.
 
-    def __init__(self, *script: str | AIMessage, marks: Marks | None = None, **config: Any) -> None:
+    LangChain's middleware asks for approvals if `mode` is one of its modes.
+    """
+
+    def __init__(self, *script: str | AIMessage, marks: Marks | None = None, mode: Any = None, **config: Any) -> None:
         self.started = asyncio.Event()
 
         async def send(to: str, cents: int) -> str:
@@ -37,21 +46,26 @@ class Process:
             """Look up an account."""
             return f"{to} has an account."
 
-        config = {"approve": ["send", "look"], **config}
+        config = config if mode else {"approve": ["send", "look"], **config}
+        hooks = [HumanInTheLoopMiddleware(interrupt_on={"send": True}, interrupt_mode=mode)] if mode else []
         tools = [marked(send, **(marks or {})), marked(look, effect="read")]
         self.agent: GraphAgent = create_graph_agent(
-            ScriptedChatModel([SENT, *script]), tools, config=LoopConfig(**config), checkpointer=InMemorySaver()
+            ScriptedChatModel([SENT, *script]),
+            tools,
+            hooks=hooks,
+            config=LoopConfig(**config),
+            checkpointer=InMemorySaver(),
         )
 
-    @property
+    @cached_property
     def session(self) -> Session:
         """The session `s1`."""
         return self.agent.session("s1")
 
-    async def lost(self) -> Session:
+    async def lost(self, *, always: bool = False) -> Session:
         """Return the session, after its process was lost in the middle of the approved call."""
         await self.session.run("Send 5 to Ada.")
-        run = asyncio.create_task(self.session.resume(approve()))
+        run = asyncio.create_task(self.session.resume(approve(always=always)))
         await self.started.wait()
         run.cancel()
         await asyncio.wait([run])
@@ -135,3 +149,74 @@ async def test_a_call_that_only_reads_is_not_uncertain_after_a_new_message() -> 
     session = await Process(asks(AGAIN), marks={"effect": "read"}).lost()
 
     assert descriptions(await session.run("Try again.")) == [None]
+
+
+async def test_a_standing_approval_does_not_cover_an_equal_call() -> None:
+    other = ("c", "send", {"to": "ben", "cents": 5})
+    session = await Process(asks(other), asks(AGAIN), asks(AGAIN), "Done.").lost(always=True)
+
+    asked = await session.run("Send 5 to Ben, and again to Ada.")
+    again = await session.resume(approve())
+    ended = await session.resume(approve())
+
+    decided = [e for e in await session.events() if e["type"] == "approval_decision"]
+    assert [(e["id"], e["decided_by"]) for e in decided] == [
+        ("a", "user"),
+        ("c", "always (user)"),
+        ("b", "user"),
+        ("b#2", "user"),
+    ]
+    assert (descriptions(asked), descriptions(again), ended.answer) == (
+        [MADE_BEFORE.format(" of an earlier message")],
+        [MADE_BEFORE.format(" of an earlier message")],
+        "Done.",
+    )
+
+
+async def test_a_callback_sees_that_the_outcome_of_an_equal_call_is_unknown() -> None:
+    process = Process(asks(AGAIN), "Done.")
+    await process.lost(always=True)
+    seen: list[Any] = []
+
+    def decide(call: HeldCall) -> bool:
+        seen.append((call["id"], call.get("uncertain")))
+        return False
+
+    ended = await process.agent.session("s1", on_approval=decide).run("Try again.")
+
+    assert (seen, ended.calls[-1].status) == ([("b", True)], "denied")
+
+
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+async def test_a_request_of_middleware_names_the_equal_call(mode: str) -> None:
+    process = Process(asks(AGAIN, ("c", "send", {"to": "ben", "cents": 5})), "Done.", mode=mode)
+
+    waiting = await (await process.lost()).run("Try again.")
+
+    asked = [call for each in waiting.interrupts for call in calls_of_request(request_of(each) or {})]
+    texts = [call["description"].split("\n")[4:] for call in asked]
+    marks = [call.get("uncertain", False) for call in asked]
+    ended = await process.session.resume({each.id: approve() for each in waiting.interrupts})
+    events = [e for e in await process.session.events() if e["type"] == "approval_request"]
+    recorded = [call.get("uncertain", False) for each in events[-len(waiting.interrupts) :] for call in each["calls"]]
+    assert (texts, marks, recorded, ended.answer) == (
+        [[MADE_BEFORE.format(" of an earlier message")], []],
+        [True, False],
+        [True, False],
+        "Done.",
+    )
+
+
+async def test_a_request_reads_only_the_events_since_the_last_one() -> None:
+    process = Process(asks(("b", "send", {"to": "ben", "cents": 1})), asks(("c", "send", {"to": "ben", "cents": 2})))
+    session = await process.lost()
+    await session.resume()
+    first = (await process.agent.aget_state({"configurable": {"thread_id": "s1"}})).values
+    await session.resume(approve())
+    second = (await process.agent.aget_state({"configurable": {"thread_id": "s1"}})).values
+
+    # The request itself follows the events that were read.
+    read = [(len(each["events"]) - 1, each["loop"]["uncertain"]["read"]) for each in (first, second)]
+    assert [count == at for count, at in read] == [True, True]
+    assert list(first["loop"]["uncertain"]["calls"].values()) == ["a, step 1"]
+    assert second["loop"]["uncertain"]["calls"] == first["loop"]["uncertain"]["calls"]

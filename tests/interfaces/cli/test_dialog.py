@@ -92,6 +92,21 @@ def test_always_decides_the_later_calls_of_the_same_tool_only(monkeypatch: pytes
     assert dialog.answers == {"a" * 32: {"decisions": [ALWAYS, APPROVE, by_rule]}}
 
 
+@pytest.mark.parametrize("mark", [{"uncertain": [False, True]}, {"origins": [{}, {}], "tainted": [[], ["n"]]}])
+def test_always_does_not_decide_a_call_that_a_person_must_know_more_about(mark: dict[str, Any]) -> None:
+    value = {**approval(("write", {"n": 1}), ("write", {"n": 2})).value, **mark}
+    dialog = Dialog(questions_of([Interrupt(value, "a" * 32)]))
+
+    answer(dialog, "always")
+    asked = dialog.text.splitlines()[0]
+    answer(dialog, "y")
+
+    assert (asked, dialog.answers) == (
+        "Approve this call? (2 of 2)",
+        {"a" * 32: {"decisions": [ALWAYS, APPROVE]}},
+    )
+
+
 @pytest.mark.parametrize(
     ("inputs", "refusal"),
     [
