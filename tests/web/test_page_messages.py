@@ -305,6 +305,8 @@ def test_a_call_equal_to_one_that_may_have_run_is_asked_about_in_spite_of_an_app
         expect(page.get_by_role("status")).to_have_text("aborted", timeout=DONE_MS)
         send(page, waiting_for("there"))
         expect(page.locator(".message.agent").last).to_have_text("Done: 1 results. ", timeout=DONE_MS)
+        # A message during the run would steer it.
+        expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
         send(page, waiting_for("never"))
         form = page.get_by_role("form", name="Decisions on calls")
         expect(form).to_contain_text("made before, and its outcome is unknown", timeout=DONE_MS)
