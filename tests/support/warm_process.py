@@ -267,6 +267,8 @@ def _run_command(connection: socket.socket) -> None:
     with connection, contextlib.suppress(ConnectionError):
         size, streams, _, _ = socket.recv_fds(connection, 8, 3)
         try:
+            if len(size) < 8:
+                return  # The client was killed before it had sent its command.
             arguments, cwd, env = json.loads(_receive(connection, int.from_bytes(size, "big")))
             process = _start_command(arguments, Path(cwd), env, *streams)
         finally:
@@ -286,7 +288,10 @@ def _run_command(connection: socket.socket) -> None:
 def _receive(connection: socket.socket, size: int) -> bytes:
     received = b""
     while len(received) < size:
-        received += connection.recv(size - len(received))
+        part = connection.recv(size - len(received))
+        if not part:
+            raise ConnectionResetError("the client ended before it had sent its whole command")
+        received += part
     return received
 
 
