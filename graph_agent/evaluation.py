@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from graph_agent.devtools.evaluation.cases import (
+    from graph_agent.devtools.case_formats import read_cases, write_cases
+    from graph_agent.devtools.cases import (
         Approval,
         Case,
         CaseFile,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         Judge,
         Limits,
     )
-    from graph_agent.devtools.evaluation.formats import read_cases, write_cases
 
 __all__ = [
     "Approval",
@@ -40,9 +40,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "graph_agent.devtools.evaluation.cases": (
+        "graph_agent.devtools.cases": (
             "Approval Case CaseFile Expectation ExpectedAnswer ExpectedCall ExpectedCalls Judge Limits"
         ),
-        "graph_agent.devtools.evaluation.formats": "read_cases write_cases",
+        "graph_agent.devtools.case_formats": "read_cases write_cases",
     },
 )

@@ -12,14 +12,14 @@ from graph_agent.base._internal.lazy import lazy_names
 if TYPE_CHECKING:
     from unittest.mock import ANY as ANY
 
-    from graph_agent.devtools.testing.calls import assert_calls, contains
-    from graph_agent.devtools.testing.export import export_test
-    from graph_agent.devtools.testing.input_differences import Difference
-    from graph_agent.devtools.testing.model import TestModel
-    from graph_agent.devtools.testing.recorded_session import RecordedRun, RecordedSession
-    from graph_agent.devtools.testing.recording import Recording, read_recording
-    from graph_agent.devtools.testing.script import call, fail, plan, reply, result, steer, stop
-    from graph_agent.devtools.testing.session_replay import Replay, Replayer, replay
+    from graph_agent.devtools.calls import assert_calls, contains
+    from graph_agent.devtools.export import export_test
+    from graph_agent.devtools.input_differences import Difference
+    from graph_agent.devtools.model import TestModel
+    from graph_agent.devtools.recorded_session import RecordedRun, RecordedSession
+    from graph_agent.devtools.recording import Recording, read_recording
+    from graph_agent.devtools.script import call, fail, plan, reply, result, steer, stop
+    from graph_agent.devtools.session_replay import Replay, Replayer, replay
     from graph_agent.models.scripted import ScriptedChatModel
 
 __all__ = [
@@ -49,14 +49,14 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "unittest.mock": "ANY",  # not in `__all__`, because it is documented elsewhere
-        "graph_agent.devtools.testing.calls": "assert_calls contains",
-        "graph_agent.devtools.testing.export": "export_test",
-        "graph_agent.devtools.testing.input_differences": "Difference",
-        "graph_agent.devtools.testing.model": "TestModel",
-        "graph_agent.devtools.testing.recorded_session": "RecordedRun RecordedSession",
-        "graph_agent.devtools.testing.recording": "Recording read_recording",
-        "graph_agent.devtools.testing.script": "call fail plan reply result steer stop",
-        "graph_agent.devtools.testing.session_replay": "Replay Replayer replay",
+        "graph_agent.devtools.calls": "assert_calls contains",
+        "graph_agent.devtools.export": "export_test",
+        "graph_agent.devtools.input_differences": "Difference",
+        "graph_agent.devtools.model": "TestModel",
+        "graph_agent.devtools.recorded_session": "RecordedRun RecordedSession",
+        "graph_agent.devtools.recording": "Recording read_recording",
+        "graph_agent.devtools.script": "call fail plan reply result steer stop",
+        "graph_agent.devtools.session_replay": "Replay Replayer replay",
         "graph_agent.models.scripted": "ScriptedChatModel",
     },
 )

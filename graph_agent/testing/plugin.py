@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from graph_agent.devtools.testing.recorded_tests import RecordedTest
+    from graph_agent.devtools.recorded_tests import RecordedTest
 
 _OPTION = "--graph-agent-record"
 _NO_NAME = re.compile(r"[^\w.-]+")
@@ -59,7 +59,7 @@ def replay_fixture(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def _sessions(request: pytest.FixtureRequest, *, records: bool) -> Iterator[Any]:
-    from graph_agent.devtools.testing.recorded_tests import RecordedTest
+    from graph_agent.devtools.recorded_tests import RecordedTest
 
     node = request.node
     name = _NO_NAME.sub("_", node.nodeid.partition("::")[2] or node.name).strip("_")

@@ -43,13 +43,13 @@ _LOCALS: dict[str, dict[str, Any]] = {
     "models/wire/table.py": {"pattern": "(?:open-)?(?:mistral|mixtral)"},
     "models/wire/words.py": {"wordings": {}},  # its results are collected by their names
     "base/_internal/secrets.py": {"body": r"[\w*.-]{16,}"},
-    "devtools/testing/model.py": {"names": {}, "given": ""},
+    "devtools/model.py": {"names": {}, "given": ""},
 }
 """Values of the local names that a pattern is made of, by file."""
 _UNTRUSTED = frozenset(
     {
         ("base/_internal/json_schema.py", "regex.compile(pattern, cache_pattern=False)"),
-        ("devtools/testing/json_values.py", "re.search(given, actual)"),
+        ("devtools/json_values.py", "re.search(given, actual)"),
         ("integrations/workspace/patterns.py", "re.compile(_translated(line[is_negated:], below))"),
     }
 )

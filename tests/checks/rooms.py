@@ -26,9 +26,9 @@ ROOMS = (
     *("models", "nodes", "session", "storage", "web"),
 )
 CEILINGS = {
-    "rooms": 25,
-    "floors": 14,
-    "arrows": 109,
+    "rooms": 24,
+    "floors": 13,
+    "arrows": 103,
     "private names across rooms": 0,
     "names with several meanings": 0,
     "loggers below a definition": 0,

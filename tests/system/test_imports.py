@@ -40,7 +40,6 @@ OPTIONAL = {
     *("acp", "ag_ui", "mcp.client.session", "mcp.server.lowlevel", "mcp.types", "opentelemetry.exporter", "restate"),
     *(
         "graph_agent.interfaces.engines",
-        "graph_agent.devtools.evaluation",
         "graph_agent.integrations.mcp.manager",
         "graph_agent.integrations.otel.observer",
     ),
@@ -48,7 +47,7 @@ OPTIONAL = {
         "graph_agent.interfaces.server.agui",
         "graph_agent.core.tools.skill_folder",
         "graph_agent.core.tools.skills",
-        "graph_agent.devtools.testing",
+        "graph_agent.devtools",
         "graph_agent.web.page",
     ),
     *("graph_agent.integrations.workspace.folder", "graph_agent.integrations.workspace.tools"),

@@ -48,6 +48,8 @@ INNER = {
     "core.approvals.requests": "graph_agent.approvals",
     "core.state.events": "graph_agent.state.events",
     "core.waves.schema": "graph_agent.waves",
+    "devtools.testing.script": "graph_agent.testing",
+    "devtools.evaluation.cases": "graph_agent.evaluation",
     "models.parsing.calls": "graph_agent.calls",
 }
 """Path of an earlier version → the public path that the error names."""

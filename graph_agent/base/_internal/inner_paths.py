@@ -19,6 +19,8 @@ _PUBLIC_PATHS = {
     "core.approvals": "graph_agent.approvals",
     "core.state": "graph_agent.state.events",
     "core.waves": "graph_agent.waves",
+    "devtools.evaluation": "graph_agent.evaluation",
+    "devtools.testing": "graph_agent.testing",
     "models.parsing": "graph_agent.calls",
     "storage": "graph_agent.persistence",
 }

@@ -22,7 +22,7 @@ from graph_agent.interfaces.cli.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graph_agent.devtools.evaluation.statistics import Arm, InputRow
+    from graph_agent.devtools.statistics import Arm, InputRow
 
 _MOST_NAMED = 20
 """Maximum sessions that a line names."""
@@ -50,7 +50,7 @@ def report(
     The groups are the arms of the planner's rollout. Intervals have a confidence of 95 %; inputs that have not ended do
     not count, and a line names their sessions.
     """
-    from graph_agent.devtools.evaluation.statistics import arms_of
+    from graph_agent.devtools.statistics import arms_of
 
     # Times of events are in UTC.
     begin = None if since is None else since.replace(tzinfo=UTC)
@@ -88,7 +88,7 @@ async def _rows(address: str, field: str) -> tuple[list[list[InputRow]], list[st
         sessions that cannot be read, each with the reason.
     """
     from graph_agent.base.errors import GraphAgentError
-    from graph_agent.devtools.evaluation.statistics import rows_of
+    from graph_agent.devtools.statistics import rows_of
     from graph_agent.session.history import EventReader, list_threads
     from graph_agent.session.trace import spans_of
 

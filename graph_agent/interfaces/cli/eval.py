@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graph_agent.agent_file.spec import AgentSpec
-    from graph_agent.devtools.evaluation.cases import CaseFile
-    from graph_agent.devtools.evaluation.formats import CaseFormat
-    from graph_agent.devtools.evaluation.report import Report
-    from graph_agent.devtools.evaluation.runner import Plan, Trial
+    from graph_agent.devtools.case_formats import CaseFormat
+    from graph_agent.devtools.cases import CaseFile
+    from graph_agent.devtools.evaluation_report import Report
+    from graph_agent.devtools.trials import Plan, Trial
 
 DATABASE = ".graph_agent_eval.db"
 """Name of the SQLite file that the runs are stored in, next to the file of cases."""
@@ -96,7 +96,7 @@ def eval_(
             read_env_file(agent)
         cases, file = agent.with_suffix(""), run_async(_rated(agent))
     else:
-        from graph_agent.devtools.evaluation.formats import read_cases
+        from graph_agent.devtools.case_formats import read_cases
 
         file = read_cases(cases)
     if export is not None:
@@ -106,7 +106,7 @@ def eval_(
     plan = _plan(file, cases, agent, vs or [], only or [], repeat, today, db, no_env=no_env, allow_writes=allow_writes)
     report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
-        from graph_agent.devtools.evaluation.report import junit_of
+        from graph_agent.devtools.evaluation_report import junit_of
 
         junit.write_text(junit_of(report, cases.stem), encoding="utf-8")
     if as_json:
@@ -120,8 +120,8 @@ async def _rated(agent: Path) -> CaseFile:
     Raises `ConfigError` if there are none, or if the file or the database cannot be opened.
     """
     from graph_agent.agent_file.spec import load_spec
-    from graph_agent.devtools.evaluation.cases import CaseFile
-    from graph_agent.devtools.evaluation.from_feedback import rated_cases
+    from graph_agent.devtools.cases import CaseFile
+    from graph_agent.devtools.cases_from_feedback import rated_cases
     from graph_agent.interfaces.cli.options import shared_database
     from graph_agent.storage.checkpoints.open import open_saver
 
@@ -172,7 +172,7 @@ def _plan(
     from fnmatch import fnmatchcase
 
     from graph_agent.agent_file.spec import load_spec
-    from graph_agent.devtools.evaluation.runner import Plan
+    from graph_agent.devtools.trials import Plan
 
     if agent is None and file.agent is None:
         if not AGENT_FILE.exists():
@@ -212,7 +212,7 @@ def _export(file: CaseFile, export: str) -> None:
     from typing import get_args
 
     from graph_agent.base.errors import did_you_mean
-    from graph_agent.devtools.evaluation.formats import CaseFormat, write_cases
+    from graph_agent.devtools.case_formats import CaseFormat, write_cases
 
     format_, _, target = export.partition(":")
     if format_ not in get_args(CaseFormat) or not target:
@@ -259,8 +259,8 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
     """
     import asyncio
 
-    from graph_agent.devtools.evaluation.report import Report, report_page
-    from graph_agent.devtools.evaluation.runner import opened
+    from graph_agent.devtools.evaluation_report import Report, report_page
+    from graph_agent.devtools.trials import opened
 
     screen = EvaluationProgress(plan, quiet=quiet)
     async with opened(plan) as runner:
@@ -336,7 +336,7 @@ class EvaluationProgress:
         if self._quiet:
             return
         if self._live is not None:
-            from graph_agent.devtools.evaluation.report import failure_lines
+            from graph_agent.devtools.evaluation_report import failure_lines
 
             self._out.draw(self._table(every=True))
             for summary in report.cases:
@@ -353,7 +353,7 @@ class EvaluationProgress:
 
         Stops at the first case that is not complete.
         """
-        from graph_agent.devtools.evaluation.report import CaseSummary, case_line, failure_lines
+        from graph_agent.devtools.evaluation_report import CaseSummary, case_line, failure_lines
 
         # Lines are printed one by one, so the widest name is needed in advance.
         width = max(len(name) for name, _ in self._trials)
@@ -378,7 +378,7 @@ class EvaluationProgress:
         from rich.text import Text
 
         from graph_agent.base._internal.text import printable
-        from graph_agent.devtools.evaluation.report import CaseSummary, cells
+        from graph_agent.devtools.evaluation_report import CaseSummary, cells
 
         several = len(self._plan.agents) > 1
         rows: list[tuple[int, list[Text]]] = []

@@ -21,7 +21,7 @@ from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from graph_agent.base.history.events import Rating
-    from graph_agent.devtools.evaluation.cases import Case, CaseFile
+    from graph_agent.devtools.cases import Case, CaseFile
 
 
 def _check_rating(value: str | None) -> str | None:
@@ -68,7 +68,7 @@ def feedback(
         raise typer.BadParameter("--note and --by belong to a rating; give up or down, too.")
     file: CaseFile | None = None
     if case is not None:
-        from graph_agent.devtools.evaluation.from_feedback import cases_in
+        from graph_agent.devtools.cases_from_feedback import cases_in
 
         # First: a file that cannot be read must leave no feedback behind.
         file = cases_in(case)
@@ -80,7 +80,7 @@ def feedback(
         answer_seq, made = run_async(_give(address, session, cast("Rating", rating), options))
         Terminal().line(f"Rated answer {answer_seq} of session {session}: {rating}")
     if case is not None and made is not None:
-        from graph_agent.devtools.evaluation.from_feedback import add_case
+        from graph_agent.devtools.cases_from_feedback import add_case
 
         # With --db, there may be no agent file.
         add_case(case, file, made, config if config.exists() else None)
@@ -110,7 +110,7 @@ async def _give(address: str, session_id: str, rating: Rating, options: dict[str
         answer = (await give_feedback(saver, None, session_id, rating, **options))["answer"]
         if not options["evaluate"]:
             return answer, None
-        from graph_agent.devtools.evaluation.from_feedback import rated_case
+        from graph_agent.devtools.cases_from_feedback import rated_case
 
         return answer, await rated_case(saver, session_id, answer)
 
@@ -126,7 +126,7 @@ async def _collect(address: str, session_id: str, answer: str | int | None) -> C
     Raises:
         InputError: There is no such session, or the answer has no feedback.
     """
-    from graph_agent.devtools.evaluation.from_feedback import case_of_rated
+    from graph_agent.devtools.cases_from_feedback import case_of_rated
     from graph_agent.storage.checkpoints.open import open_saver
 
     async with open_saver(address) as saver:

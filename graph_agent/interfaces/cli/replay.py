@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
     from graph_agent.agent_file.spec import AgentSpec
-    from graph_agent.devtools.testing.session_replay import Replay, Replayer
+    from graph_agent.devtools.session_replay import Replay, Replayer
 
 _COLUMNS = ("SESSION", "RESULT", "INPUT", "STEP", "WHAT")
 """Headings of the table of sessions that differ or cannot be replayed."""
@@ -252,7 +252,7 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     """
     from graph_agent.agent_file.factory import open_agent, silent_model
     from graph_agent.base.database_urls import MEMORY
-    from graph_agent.devtools.testing.session_replay import Replayer
+    from graph_agent.devtools.session_replay import Replayer
 
     found: list[Replayer] = []
 
@@ -308,7 +308,7 @@ async def _replay_one(
     Raises:
         InputError: The database has no such session, input or step.
     """
-    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.devtools.recording import read_recording
     from graph_agent.storage.checkpoints.open import open_saver
 
     async with open_saver(address) as saver:
@@ -361,7 +361,7 @@ async def _replay_all(
         limit: Maximum number of sessions; None for all.
         as_json: Print one JSON object per session, and one with the totals.
     """
-    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.devtools.recording import read_recording
     from graph_agent.storage.checkpoints.open import open_saver
 
     out, err = Terminal(), Terminal(stderr=True)
@@ -458,7 +458,7 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
         InputError: There is no such session, input or step; a call of the last copied input has no result; or nothing
             would be copied.
     """
-    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.devtools.recording import read_recording
     from graph_agent.session.importing import fork_session
     from graph_agent.storage.checkpoints.open import open_saver
 

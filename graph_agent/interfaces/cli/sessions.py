@@ -168,8 +168,8 @@ async def _exported(address: str, session: str, number: int | None, agent: str |
     of the agent file that the test builds; None for an agent of stub tools. Raises `InputError` if there is no such
     session or input.
     """
-    from graph_agent.devtools.testing.export import to_case, to_test
-    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.devtools.export import to_case, to_test
+    from graph_agent.devtools.recording import read_recording
     from graph_agent.storage.checkpoints.maintenance import open_tables
 
     async with open_tables(address) as (_, saver):

@@ -43,7 +43,7 @@ async def get_case(
     """
     session = await caller_sessions.session(session_id)
     # Imported here: it takes long, and most servers are never asked for a case.
-    evaluation = await asyncio.to_thread(import_module, "graph_agent.devtools.evaluation.from_feedback")
+    evaluation = await asyncio.to_thread(import_module, "graph_agent.devtools.cases_from_feedback")
     found = await evaluation.case_for_client(server.chat.runs.host.saver, session.id, answer, session_id)
     if found is None:
         why = "The session has no answer yet." if answer is None else f"Answer {answer} has no feedback; rate it first."

@@ -26,9 +26,9 @@ from graph_agent.base.calls import canonical_arguments
 from graph_agent.base.errors import RunFailedError, ScriptError
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.core.tools.output import StopCause
-from graph_agent.devtools.testing.json_values import shown_values, value_differences
-from graph_agent.devtools.testing.recording import RecordedResult
-from graph_agent.devtools.testing.script import Failure, Reply, ReplyContent, Result, Script, Steering, Stop
+from graph_agent.devtools.json_values import shown_values, value_differences
+from graph_agent.devtools.recording import RecordedResult
+from graph_agent.devtools.script import Failure, Reply, ReplyContent, Result, Script, Steering, Stop
 from graph_agent.session.results import Done, EventAdded, Part, RunResult
 from graph_agent.session.session import Session
 

@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 
 from graph_agent.base._internal.text import printable, printable_lines
 from graph_agent.base.history.events import Event
-from graph_agent.devtools.evaluation.cases import Measures
-from graph_agent.devtools.evaluation.runner import Plan, Trial
-from graph_agent.devtools.evaluation.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate
-from graph_agent.devtools.testing.calls import CallDifference, compare_runs
+from graph_agent.devtools.calls import CallDifference, compare_runs
+from graph_agent.devtools.cases import Measures
+from graph_agent.devtools.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate
+from graph_agent.devtools.trials import Plan, Trial
 from graph_agent.web.page import export_of, json_in_html, page, source_hash
 
 REPORT_FORMAT = 1

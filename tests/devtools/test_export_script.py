@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.devtools.testing.export_script import Constants
+from graph_agent.devtools.export_script import Constants
 
 _LONG = "A line that is long enough.\n" * 20
 

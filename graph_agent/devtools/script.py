@@ -21,7 +21,7 @@ from graph_agent.base.history.events import ModelCallRecord, Purpose, ResultStat
 from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.tools.output import StopCause, cut_short
-from graph_agent.devtools.testing.recording import (
+from graph_agent.devtools.recording import (
     RecordedCall,
     RecordedInput,
     RecordedReply,

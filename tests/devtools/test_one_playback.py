@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[3] / "graph_agent"
+PACKAGE = Path(__file__).parents[2] / "graph_agent"
 
 
 def _definitions(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
@@ -36,4 +36,4 @@ def test_one_module_defines_each_part_of_a_recordings_replay(what: str, module: 
         if name == what or (" " in what and {"reply", "result"} <= methods)
     ]
 
-    assert found == [f"devtools/testing/{module}.py"]
+    assert found == [f"devtools/{module}.py"]

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from graph_agent.devtools.testing.export import to_case, to_test
+from graph_agent.devtools.export import to_case, to_test
 from graph_agent.evaluation import read_cases
 from graph_agent.testing import export_test, read_recording
 from tests.support.recorded_sessions import SESSIONS

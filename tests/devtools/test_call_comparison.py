@@ -7,8 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from graph_agent.devtools.testing.calls import CallDifference, CallInWave, compare_calls, compare_runs
-from graph_agent.devtools.testing.json_values import value_differences
+from graph_agent.devtools.calls import CallDifference, CallInWave, compare_calls, compare_runs
+from graph_agent.devtools.json_values import value_differences
 from graph_agent.evaluation import ExpectedCall, ExpectedCalls
 
 A, B = CallInWave("a", {"x": 1}, "success", 1), CallInWave("b", {"y": [1, 2]}, "success", 1)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from graph_agent.base.calls import canonical_arguments, is_delegation
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.core.state.model_requests import ModelRequest, requests_of
-from graph_agent.devtools.testing.json_values import ABSENT, ValueDifference, shown_values, value_differences
-from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedStep
+from graph_agent.devtools.json_values import ABSENT, ValueDifference, shown_values, value_differences
+from graph_agent.devtools.recording import RecordedCall, RecordedInput, RecordedStep
 from graph_agent.session.trace import inputs_of
 
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 from graph_agent.base._internal.text import excerpt, to_json_safe, visible_json
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.history.events import NOT_RUN, Event
-from graph_agent.devtools.testing.input_differences import pair_calls
-from graph_agent.devtools.testing.json_values import ABSENT, ValueDifference, value_differences
-from graph_agent.devtools.testing.recording import recording_of
+from graph_agent.devtools.input_differences import pair_calls
+from graph_agent.devtools.json_values import ABSENT, ValueDifference, value_differences
+from graph_agent.devtools.recording import recording_of
 from graph_agent.session.results import RunResult, planned_calls, since_last_input
 
 CallOrder = Literal["exact", "waves", "any", "subset"]

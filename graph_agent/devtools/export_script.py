@@ -1,7 +1,7 @@
 """Writes the script, the results and the agent of a recorded input as Python source, for a test.
 
 The script is the list of what happens in place of the model: replies, steering messages, stops and failures (see
-`graph_agent.devtools.testing.script`).
+`graph_agent.devtools.script`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from graph_agent.base.history.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.tools.output import effect_text
-from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedResult
-from graph_agent.devtools.testing.script import (
+from graph_agent.devtools.recording import RecordedCall, RecordedInput, RecordedResult
+from graph_agent.devtools.script import (
     Failure,
     Reply,
     Result,

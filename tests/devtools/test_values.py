@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from graph_agent.devtools.testing.model import example_of
+from graph_agent.devtools.model import example_of
 from graph_agent.errors import ScriptError
 
 PATTERNS = [

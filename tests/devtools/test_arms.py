@@ -5,7 +5,7 @@ from __future__ import annotations
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.devtools.evaluation.statistics import InputRow, arms_of, rows_of
+from graph_agent.devtools.statistics import InputRow, arms_of, rows_of
 from tests.support.agents import echo
 from tests.support.wave_helpers import plan, use
 

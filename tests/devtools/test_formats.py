@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graph_agent.devtools.evaluation.cases import parse_cases
+from graph_agent.devtools.cases import parse_cases
 from graph_agent.errors import ConfigError
 from graph_agent.evaluation import read_cases, write_cases
 

@@ -22,11 +22,11 @@ from graph_agent.base.errors import ScriptError
 from graph_agent.base.history.events import SUCCESSES
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.core.tools.delegation import Delegation, DelegationResult
-from graph_agent.devtools.testing.json_values import ABSENT, value_differences
-from graph_agent.devtools.testing.playback import Playback
-from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, read_recording
-from graph_agent.devtools.testing.script import ReplyContent, Result, Script, ScriptItem
-from graph_agent.devtools.testing.stand_ins import RecordedModel, rebuild
+from graph_agent.devtools.json_values import ABSENT, value_differences
+from graph_agent.devtools.playback import Playback
+from graph_agent.devtools.recording import RecordedCall, RecordedInput, read_recording
+from graph_agent.devtools.script import ReplyContent, Result, Script, ScriptItem
+from graph_agent.devtools.stand_ins import RecordedModel, rebuild
 from graph_agent.session.agent import create_graph_agent
 from graph_agent.session.session import Session
 

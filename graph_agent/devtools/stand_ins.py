@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-    from graph_agent.devtools.testing.playback import Playback
+    from graph_agent.devtools.playback import Playback
     from graph_agent.session.compiled import CompiledAgentGraph
 
 

@@ -20,16 +20,16 @@ from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.model_requests import learned_rules
-from graph_agent.devtools.testing.input_differences import (
+from graph_agent.devtools.input_differences import (
     Difference,
     DifferenceKind,
     InputComparison,
     recorded_requests,
     unfinished_wave,
 )
-from graph_agent.devtools.testing.json_values import ABSENT
-from graph_agent.devtools.testing.playback import Playback, asked_calls
-from graph_agent.devtools.testing.recording import (
+from graph_agent.devtools.json_values import ABSENT
+from graph_agent.devtools.playback import Playback, asked_calls
+from graph_agent.devtools.recording import (
     RecordedInput,
     Recording,
     as_left,
@@ -37,8 +37,8 @@ from graph_agent.devtools.testing.recording import (
     read_recording,
     recording_of,
 )
-from graph_agent.devtools.testing.script import Failure, Reply, Script, Stop, script_of
-from graph_agent.devtools.testing.stand_ins import rebuild
+from graph_agent.devtools.script import Failure, Reply, Script, Stop, script_of
+from graph_agent.devtools.stand_ins import rebuild
 from graph_agent.session.importing import fork_session
 from graph_agent.session.session import Session
 

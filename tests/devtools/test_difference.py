@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.devtools.testing.input_differences import PairedCalls, pair_calls
-from graph_agent.devtools.testing.json_values import ABSENT, value_differences
+from graph_agent.devtools.input_differences import PairedCalls, pair_calls
+from graph_agent.devtools.json_values import ABSENT, value_differences
 
 _SEGMENT = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+)\]|\['(?P<quoted>(?:\\.|[^'\\])*)'\]")
 _SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2, width=16) | st.sampled_from(["", "a", "b"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graph_agent.devtools.evaluation.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate
+from graph_agent.devtools.statistics import Estimate, mcnemar, paired_difference, pass_hat, pass_rate
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ from langgraph.pregel import Pregel
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.core.state.model_requests import masked
-from graph_agent.devtools.testing.input_differences import Difference, InputComparison
-from graph_agent.devtools.testing.json_values import shown_values, value_differences
-from graph_agent.devtools.testing.playback import Playback
-from graph_agent.devtools.testing.recording import Recording, recording_of
-from graph_agent.devtools.testing.script import Reply, Script, script_of
-from graph_agent.devtools.testing.stand_ins import rebuild
+from graph_agent.devtools.input_differences import Difference, InputComparison
+from graph_agent.devtools.json_values import shown_values, value_differences
+from graph_agent.devtools.playback import Playback
+from graph_agent.devtools.recording import Recording, recording_of
+from graph_agent.devtools.script import Reply, Script, script_of
+from graph_agent.devtools.stand_ins import rebuild
 from graph_agent.models.scripted import MOCK_VARIABLE
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.session import Session

@@ -16,8 +16,8 @@ import yaml
 from graph_agent.base._internal.text import json_line
 from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError, did_you_mean
-from graph_agent.devtools.evaluation.cases import Case, CaseFile, ExpectedAnswer, dump_cases, load_cases, parse_cases
-from graph_agent.devtools.evaluation.cases import read_case_file as read_case_text
+from graph_agent.devtools.cases import Case, CaseFile, ExpectedAnswer, dump_cases, load_cases, parse_cases
+from graph_agent.devtools.cases import read_case_file as read_case_text
 
 CaseFormat = Literal["graph-agent", "pydantic-evals", "langsmith"]
 """Name of a format."""

@@ -17,7 +17,7 @@ from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
 from graph_agent.approvals import approve, edit
-from graph_agent.devtools.testing.recorded_tests import RecordedTest
+from graph_agent.devtools.recorded_tests import RecordedTest
 from graph_agent.errors import ConfigError, InputError, ScriptError
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.testing import ScriptedChatModel, TestModel

@@ -34,8 +34,8 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError, GraphAgentError
 from graph_agent.base.history.events import ResultStatus
 from graph_agent.base.types import SessionStatus, StopReason
-from graph_agent.devtools.testing.calls import CallInWave, CallOrder, compare_calls
-from graph_agent.devtools.testing.json_values import check_matchers, value_differences
+from graph_agent.devtools.calls import CallInWave, CallOrder, compare_calls
+from graph_agent.devtools.json_values import check_matchers, value_differences
 from graph_agent.session.results import RunResult
 
 Turn = str | list[dict[str, Any]]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.model_error_text import public_value
-from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
-from graph_agent.devtools.testing.export import case_content
-from graph_agent.devtools.testing.recording import Recording, read_recording
+from graph_agent.devtools.cases import Case, CaseFile, dump_cases, load_cases
+from graph_agent.devtools.export import case_content
+from graph_agent.devtools.recording import Recording, read_recording
 from graph_agent.session.history import EventReader, list_threads, newest_feedback
 from graph_agent.session.trace import inputs_of
 

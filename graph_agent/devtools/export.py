@@ -15,7 +15,7 @@ from graph_agent.base.history.events import SUCCESSES, ModelCallRecord, StoredEv
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
 from graph_agent.core.tools.output import cut_short
-from graph_agent.devtools.testing.export_script import (
+from graph_agent.devtools.export_script import (
     LINE_WIDTH,
     Code,
     Constants,
@@ -28,8 +28,8 @@ from graph_agent.devtools.testing.export_script import (
     rendered,
     stub_options,
 )
-from graph_agent.devtools.testing.recorded_session import RecordedRun, value_of_result
-from graph_agent.devtools.testing.recording import (
+from graph_agent.devtools.recorded_session import RecordedRun, value_of_result
+from graph_agent.devtools.recording import (
     RecordedCall,
     RecordedInput,
     RecordedReply,
@@ -39,7 +39,7 @@ from graph_agent.devtools.testing.recording import (
     decision_in,
     read_recording,
 )
-from graph_agent.devtools.testing.script import script_of, stop_cause, stopped_requests, was_stopped
+from graph_agent.devtools.script import script_of, stop_cause, stopped_requests, was_stopped
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.history import shortened_line
 

@@ -1,1 +1,0 @@
-"""Exports the cases of an evaluation, and the functions that read and write their files."""
