@@ -24,7 +24,7 @@ import psycopg
 from benchmarks import harness
 from benchmarks.harness import Cost, Scale, Table, Work, cpu_ratio, plain, quartiles, wall_ratio
 from benchmarks.postgres_worker import CREATE_AGENT, VARIANTS
-from graph_agent.core.runs.postgres_locks import LEASE_S
+from graph_agent.core.state.postgres_locks import LEASE_S
 from tests.support.postgres_server import binaries, postgres_server
 
 _WORKERS = (1, 2, 4)

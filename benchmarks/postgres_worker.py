@@ -31,7 +31,7 @@ from psycopg_pool import AsyncConnectionPool
 from benchmarks.work import Session as Run
 from benchmarks.work import create_agent_session, graph_agent_session, own_saver
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs import postgres_locks
+from graph_agent.core.state import postgres_locks
 from graph_agent.errors import SessionBusyError
 from graph_agent.storage.checkpoints.open import strict_serializer
 from graph_agent.storage.checkpoints.postgres import SAVER_CONNECTIONS

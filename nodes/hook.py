@@ -23,9 +23,9 @@ from graph_agent.core.planning.answer import AnswerUpdate
 from graph_agent.core.planning.failures import failure_event
 from graph_agent.core.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
 from graph_agent.core.planning.update import PlanUpdate, limit_event
-from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.custom_state import RESERVED, CustomState
 from graph_agent.core.state.messages import messages_fault, value_fault
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.nodes.plan import ask_before_deadline

@@ -53,9 +53,9 @@ from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.reply import Planned, with_free_ids
 from graph_agent.core.planning.structured_answer import replaced_answer_warning
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.notes import NOTE_EVENTS, listen
-from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE
+from graph_agent.core.state.notes import NOTE_EVENTS, listen
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.nodes.finalize import finalize_in_plan, may_finalize

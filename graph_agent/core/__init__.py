@@ -1,1 +1,1 @@
-"""Runs the loop: planning, execution of calls, state, tools, approvals, hooks and runs."""
+"""Runs the loop: planning, execution of calls, tools, hooks, and the state of sessions."""

@@ -73,7 +73,7 @@ def running_check(saver: BaseCheckpointSaver[Any]) -> RunningCheck:
 
     async def is_running(session_id: str) -> bool:
         """Return whether a run of the session is in progress."""
-        from graph_agent.core.runs.registry import is_idle
+        from graph_agent.core.state.registry import is_idle
 
         return not await is_idle(saver, session_id)
 
@@ -92,7 +92,7 @@ def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCh
     """
     if is_postgres(address):
         return running_check(saver)
-    from graph_agent.core.runs.locks import SessionLocks
+    from graph_agent.core.state.locks import SessionLocks
 
     # The lock file alone is read: `is_idle` loads the graph's modules.
     locks, file = SessionLocks(), file_of(address).resolve()
@@ -135,9 +135,9 @@ async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) ->
 
     Raises `SessionBusyError` if a run is in progress. A run that is just ending is waited for, for some seconds.
     """
-    from graph_agent.core.runs.locks import database_key
-    from graph_agent.core.runs.registry import locked_session
-    from graph_agent.core.runs.run import Run, RunIdentity
+    from graph_agent.core.state.locks import database_key
+    from graph_agent.core.state.registry import locked_session
+    from graph_agent.core.state.run import Run, RunIdentity
 
     async with locked_session(await database_key(saver), Run(RunIdentity(session_id))):
         yield
@@ -147,7 +147,7 @@ async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
     """Return whether runs of other processes can be detected, because the sessions are in a SQLite file or in
     PostgreSQL.
     """
-    from graph_agent.core.runs.locks import database_key, guards_processes
+    from graph_agent.core.state.locks import database_key, guards_processes
 
     return guards_processes(await database_key(saver))
 
@@ -162,6 +162,6 @@ def use_daemon_threads_of_own_loop() -> None:
     import asyncio
 
     from graph_agent.base._internal.sync_bridge import DaemonExecutor
-    from graph_agent.core.runs.registry import is_within_a_run
+    from graph_agent.core.state.registry import is_within_a_run
 
     asyncio.get_running_loop().set_default_executor(DaemonExecutor(is_within_a_run))

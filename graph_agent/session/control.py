@@ -27,10 +27,10 @@ from graph_agent.base.inbox import ControlMessage, Inbox, NoteKind, new_note
 from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus, with_fields_of
-from graph_agent.core.runs.notes import checked_fields
-from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
-from graph_agent.core.runs.registry import find_run, inbox_of, is_idle
-from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
+from graph_agent.core.state.notes import checked_fields
+from graph_agent.core.state.own_checkpoint import edit_ancestors, load
+from graph_agent.core.state.registry import find_run, inbox_of, is_idle
+from graph_agent.core.state.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of

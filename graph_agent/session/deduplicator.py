@@ -34,9 +34,9 @@ from graph_agent.base.input_ids import (
     input_id_in,
 )
 from graph_agent.core.execution.ledger import wave_recovery
-from graph_agent.core.runs.own_checkpoint import load, put_writes
-from graph_agent.core.runs.registry import is_dispatched, runs_until
-from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
+from graph_agent.core.state.own_checkpoint import load, put_writes
+from graph_agent.core.state.registry import is_dispatched, runs_until
+from graph_agent.core.state.run import AgentHandle, Run, RunHandle, with_handle
 
 Recent = dict[str, str]
 """Hash of an input's id → id of the newest checkpoint of the input, oldest input first."""

@@ -32,11 +32,11 @@ from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.base.settings.config import checked_context, effective_config
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.notes import note_message
-from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.registry import find_run, is_idle, refuse_within
-from graph_agent.core.runs.run import Run, handle_of, with_handle
-from graph_agent.core.runs.run import RunHandle as RunHandle  # interfaces pass it to `RunDriver`
+from graph_agent.core.state.notes import note_message
+from graph_agent.core.state.own_checkpoint import load
+from graph_agent.core.state.registry import find_run, is_idle, refuse_within
+from graph_agent.core.state.run import Run, handle_of, with_handle
+from graph_agent.core.state.run import RunHandle as RunHandle  # interfaces pass it to `RunDriver`
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result

@@ -19,8 +19,8 @@ from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.history.events import Rating, StoredEvent
 from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.base.input_ids import ANSWERS
-from graph_agent.core.runs.feedback import TITLE_CHARS, noted_event
-from graph_agent.core.runs.registry import find_run, inbox_of
+from graph_agent.core.state.feedback import TITLE_CHARS, noted_event
+from graph_agent.core.state.registry import find_run, inbox_of
 from graph_agent.session.activity import deliver_note, sees_other_processes
 from graph_agent.session.deduplicator import find_checkpoint, pruned_state
 from graph_agent.session.importing import read_history

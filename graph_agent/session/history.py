@@ -15,8 +15,8 @@ from graph_agent.base._internal.text import check_session_id, text_of
 from graph_agent.base.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.base.history.events import Event, StoredEvent, read_events
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.feedback import newest_feedback as newest_feedback  # evaluation reads events with it
-from graph_agent.core.runs.feedback import pending_feedback, with_ratings
+from graph_agent.core.state.feedback import newest_feedback as newest_feedback  # evaluation reads events with it
+from graph_agent.core.state.feedback import pending_feedback, with_ratings
 from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed
 from graph_agent.session.activity import Activity, check_status_filter, running_check, session_activity
 from graph_agent.session.built_agent import NO_SAVER

@@ -18,7 +18,7 @@ from graph_agent.base._compat import dual_runnable
 from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.pipeline import MiddlewareNode, MiddlewareNodes
 from graph_agent.core.planning.middleware_replies import route_of
-from graph_agent.core.runs.run import is_running, run_of
+from graph_agent.core.state.run import is_running, run_of
 from graph_agent.nodes.hook import hook_node
 from graph_agent.session.compiled import AgentStateGraph
 from graph_agent.session.routing import ApprovalRoute, asking_tasks, calls_after_edit, sends_of, session_checked

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.feedback import NOTE_EVENTS
+from graph_agent.core.state.feedback import NOTE_EVENTS
 from graph_agent.storage.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.base.history.events import StoredEvent
-from graph_agent.core.runs.feedback import pending_feedback
+from graph_agent.core.state.feedback import pending_feedback
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -36,7 +36,7 @@ async def stored_notes(
         found: list[ControlMessage] = await read(session_id)
         return found
     # Imported here: lists of the sessions of a file do not load the registry of runs.
-    from graph_agent.core.runs.registry import inbox_of
+    from graph_agent.core.state.registry import inbox_of
 
     return await (await inbox_of(saver, None)).read(session_id)
 

@@ -18,8 +18,8 @@ from graph_agent.base._compat import read_state, stream_messages
 from graph_agent.base.calls import is_delegation
 from graph_agent.base.types import Call
 from graph_agent.core.execution.open_calls import FIELDS, current_wave
-from graph_agent.core.runs.run import Run, handle_of, is_running, run_of
 from graph_agent.core.state.messages import results_in
+from graph_agent.core.state.run import Run, handle_of, is_running, run_of
 from graph_agent.core.state.schema import LoopState
 
 

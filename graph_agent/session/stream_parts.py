@@ -23,9 +23,9 @@ from graph_agent.base.history.call_events import call_name, is_progress, recorde
 from graph_agent.base.history.events import Event, StoredEvent, is_approval
 from graph_agent.base.input_ids import InputId, input_id_in
 from graph_agent.core.planning.update import EarlyEvents
-from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.messages import failure_of
+from graph_agent.core.state.own_checkpoint import load
 from graph_agent.models.message_gate import message_text
 from graph_agent.session.history import pending_events
 from graph_agent.session.reply_buffer import NewText, ReplyBuffer

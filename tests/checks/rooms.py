@@ -26,9 +26,9 @@ ROOMS = (
     *("models", "nodes", "session", "storage", "web"),
 )
 CEILINGS = {
-    "rooms": 24,
+    "rooms": 23,
     "floors": 13,
-    "arrows": 103,
+    "arrows": 96,
     "private names across rooms": 0,
     "names with several meanings": 0,
     "loggers below a definition": 0,

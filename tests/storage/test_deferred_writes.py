@@ -15,7 +15,7 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.core.runs.fence import DeferredWrites
+from graph_agent.core.state.fence import DeferredWrites
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints import sqlite_writer
 from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver

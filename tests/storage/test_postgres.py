@@ -20,9 +20,9 @@ from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_
 from graph_agent.base import postgres_tables
 from graph_agent.base.database_urls import without_password
 from graph_agent.base.inbox import new_note
-from graph_agent.core.runs.locks import database_key
-from graph_agent.core.runs.postgres_locks import PostgresAddress
-from graph_agent.core.runs.registry import inbox_of, is_idle
+from graph_agent.core.state.locks import database_key
+from graph_agent.core.state.postgres_locks import PostgresAddress
+from graph_agent.core.state.registry import inbox_of, is_idle
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer

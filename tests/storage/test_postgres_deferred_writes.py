@@ -14,8 +14,8 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from graph_agent.core.runs.fence import DeferredWrites
-from graph_agent.core.runs.run import AgentHandle, Run, RunIdentity, with_handle
+from graph_agent.core.state.fence import DeferredWrites
+from graph_agent.core.state.run import AgentHandle, Run, RunIdentity, with_handle
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver, strict_serializer
 from graph_agent.storage.checkpoints import postgres_fence

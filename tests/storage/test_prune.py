@@ -24,8 +24,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypedDict
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.core.runs.locks import database_key
-from graph_agent.core.runs.registry import maintained
+from graph_agent.core.state.locks import database_key
+from graph_agent.core.state.registry import maintained
 from graph_agent.errors import (
     ConfigError,
     InputConflictError,

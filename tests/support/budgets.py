@@ -64,6 +64,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Measure the deadlines of runs by a clock that the test advances."""
     clock = Clock()
     monkeypatch.setattr(
-        "graph_agent.core.runs.run.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns)
+        "graph_agent.core.state.run.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns)
     )
     return clock

@@ -23,7 +23,7 @@ from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
 from graph_agent.base.sqlite_connection import BUSY_S
-from graph_agent.core.runs.fence import CheckpointFence
+from graph_agent.core.state.fence import CheckpointFence
 from graph_agent.persistence import strict_serializer
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
 from graph_agent.storage.checkpoints.postgres_fence import FencedWrite

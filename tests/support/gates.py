@@ -12,7 +12,7 @@ from langchain_core.tools import BaseTool, tool
 from pydantic import Field
 
 from graph_agent import ScriptedChatModel
-from graph_agent.core.runs.registry import _under_way
+from graph_agent.core.state.registry import _under_way
 
 
 class Gate:

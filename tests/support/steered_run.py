@@ -18,7 +18,7 @@ from pathlib import Path
 from langchain_core.tools import tool
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs import postgres_locks
+from graph_agent.core.state import postgres_locks
 from graph_agent.persistence import open_saver, open_store
 from tests.support.agents import asks
 

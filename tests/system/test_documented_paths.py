@@ -21,7 +21,7 @@ FEATURES = {
     "limits": "base/usage.py",
     "loop detection": "core/planning/loop_detection.py",
     "plan cache": "core/planning/plan_cache.py",
-    "steering": "core/runs/notes.py",
+    "steering": "core/state/notes.py",
 }
 """Feature → the file whose docstring lists what the feature does to a turn in other files."""
 PART = re.compile(r"^- (`[^`]+\.py`: .*)$", re.MULTILINE)

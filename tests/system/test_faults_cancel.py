@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graph_agent.core.runs.registry import _under_way
+from graph_agent.core.state.registry import _under_way
 from tests.support.fault_agent import ANSWER, open_watched_saver
 from tests.support.fault_session import Watched, turns
 

@@ -16,7 +16,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs.registry import is_idle
+from graph_agent.core.state.registry import is_idle
 from graph_agent.errors import SessionBusyError
 from graph_agent.persistence import open_saver
 from tests.support.agents import asks, says, thread

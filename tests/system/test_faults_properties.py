@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from graph_agent import SessionStatus
 from graph_agent.base.types import STATUS_OF
-from graph_agent.core.runs.registry import _under_way
 from graph_agent.core.state.channels import NEXT
+from graph_agent.core.state.registry import _under_way
 from graph_agent.errors import SessionBusyError
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import open_interrupts

@@ -46,6 +46,7 @@ INNER = {
     "parsing.calls": "graph_agent.calls",
     "approvals.policy": "graph_agent.approvals",
     "core.approvals.requests": "graph_agent.approvals",
+    "core.runs.run": "graph_agent",
     "core.state.events": "graph_agent.state.events",
     "core.waves.schema": "graph_agent.waves",
     "devtools.testing.script": "graph_agent.testing",

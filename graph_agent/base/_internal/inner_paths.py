@@ -21,6 +21,7 @@ _PUBLIC_PATHS = {
     "core.waves": "graph_agent.waves",
     "devtools.evaluation": "graph_agent.evaluation",
     "devtools.testing": "graph_agent.testing",
+    "core.runs": "graph_agent",
     "models.parsing": "graph_agent.calls",
     "storage": "graph_agent.persistence",
 }

@@ -27,8 +27,8 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
-from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.state.channels import RemoteTask
+from graph_agent.core.state.own_checkpoint import load
 from graph_agent.core.tools.delegation import DelegationResult
 from graph_agent.core.tools.read_result import READ_RESULT
 

@@ -25,9 +25,9 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
 from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 from graph_agent.core.execution.approvals import approval_events, is_repeated
 from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent
-from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
 from graph_agent.core.state.messages import without_failure_report
+from graph_agent.core.state.run import handle_of
 from graph_agent.core.tools.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import fenced, shown_address, source_of, textless

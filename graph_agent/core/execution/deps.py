@@ -32,7 +32,7 @@ from graph_agent.core.execution.overlap.call_table import CallTable
 from graph_agent.core.execution.prompt_versions import Versions, versions_of
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.hooks.protocol import LoopHook, sees_answers
-from graph_agent.core.runs.run import Run, run_of
+from graph_agent.core.state.run import Run, run_of
 from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
 from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.toolbox import Toolbox

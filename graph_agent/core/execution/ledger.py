@@ -31,7 +31,7 @@ from graph_agent.base._compat import checkpointer_of, count_resume_values
 from graph_agent.base.approvals.requests import is_single_call
 from graph_agent.base.types import Call
 from graph_agent.core.execution.deps import Task
-from graph_agent.core.runs.own_checkpoint import (
+from graph_agent.core.state.own_checkpoint import (
     BY_A_PERSON,
     edit_ancestors,
     load,
@@ -39,7 +39,7 @@ from graph_agent.core.runs.own_checkpoint import (
     put_writes,
     running_checkpoint,
 )
-from graph_agent.core.runs.run import AgentHandle, Run, with_handle
+from graph_agent.core.state.run import AgentHandle, Run, with_handle
 from graph_agent.core.state.schema import INITIAL_LOOP, PlanState
 
 Write = tuple[str, Any]

@@ -43,8 +43,8 @@ from graph_agent.core.execution.ledger import (
     is_own_field,
     wave_recovery,
 )
-from graph_agent.core.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.core.state.messages import is_settled, open_calls, order_results, with_results
+from graph_agent.core.state.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.core.state.schema import LoopState
 
 FIELDS = ("messages", "events", "ready", "loop")

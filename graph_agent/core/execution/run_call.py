@@ -50,9 +50,9 @@ from graph_agent.core.execution.ledger import (
 )
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
 from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
-from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.custom_state import CustomState
+from graph_agent.core.state.own_checkpoint import load
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.tools.client import call_client_tool
 from graph_agent.core.tools.invoke import (
     CommandScope,

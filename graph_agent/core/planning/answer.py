@@ -35,10 +35,10 @@ from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.core.planning.update import limit_event
-from graph_agent.core.runs.notes import ReceivedNotes, listen
-from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
 from graph_agent.core.state.messages import failure_error, failure_message, stream_rest, with_name
+from graph_agent.core.state.notes import ReceivedNotes, listen
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
 from graph_agent.models.sanitize import with_text

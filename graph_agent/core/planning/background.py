@@ -24,8 +24,8 @@ from graph_agent.base.history.call_events import stored_value
 from graph_agent.base.history.events import event
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.tools.delegation import BackgroundDelegate, DelegationResult
 from graph_agent.core.tools.output import fenced, source_of
 from graph_agent.core.tools.toolbox import Toolbox

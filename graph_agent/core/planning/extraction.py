@@ -23,8 +23,8 @@ from graph_agent.core.planning.compaction import newest_input
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import by_fallback
-from graph_agent.core.runs.caller import caller_of_input
-from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.caller import caller_of_input
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.stream_watch import StreamWatch

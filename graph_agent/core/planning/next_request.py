@@ -20,8 +20,8 @@ from graph_agent.core.planning.compaction import compacted_view, summarized_view
 from graph_agent.core.planning.kept_results import with_kept_results
 from graph_agent.core.planning.planner import planner_of
 from graph_agent.core.planning.prepared_history import PreparedHistory, with_carried
-from graph_agent.core.runs.run import RunHandle
 from graph_agent.core.state.messages import without_failure_report
+from graph_agent.core.state.run import RunHandle
 from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.core.tools.truncation import with_cuts
 from graph_agent.models.client import Mode

@@ -29,7 +29,7 @@ from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_choice import call_key
 from graph_agent.core.planning.reply import Planned
 from graph_agent.core.planning.streamed_dispatch import StreamedDispatch
-from graph_agent.core.runs.run import run_of
+from graph_agent.core.state.run import run_of
 
 
 def overlap_of(request: NextRequest) -> PlanningOverlap | None:

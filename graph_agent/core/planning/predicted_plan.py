@@ -48,7 +48,7 @@ from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.prepared_history import PreparedHistory
 from graph_agent.core.planning.reply import Planned
 from graph_agent.core.planning.structured_plan import planned_of
-from graph_agent.core.runs.run import Run
+from graph_agent.core.state.run import Run
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.models.wire.parsing.plans import read_plan
 

@@ -32,10 +32,10 @@ from graph_agent.base.waves.schema import Selection, select
 from graph_agent.core.execution.delegate_call import waiting_task
 from graph_agent.core.execution.deps import Task, spent
 from graph_agent.core.execution.open_calls import result_without_output, settle
-from graph_agent.core.runs.notes import seconds_since_sent, take_follow_ups
-from graph_agent.core.runs.run import RunHandle, WorkStoppedError, handle_of
 from graph_agent.core.state.channels import RemoteTask, status_event, take_extras
 from graph_agent.core.state.messages import newest_in_call_order, rewrite
+from graph_agent.core.state.notes import seconds_since_sent, take_follow_ups
+from graph_agent.core.state.run import RunHandle, WorkStoppedError, handle_of
 from graph_agent.core.state.schema import (
     INITIAL_LOOP,
     LoopOutcome,

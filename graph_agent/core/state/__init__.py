@@ -1,1 +1,1 @@
-"""Defines the graph's state: schema, channels, and functions over its messages."""
+"""Holds the state of a session: what checkpoints store, and its run in memory with lock, inbox, deadline and usage."""

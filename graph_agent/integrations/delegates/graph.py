@@ -50,8 +50,8 @@ from graph_agent.base.settings.config import Price, user_context
 from graph_agent.base.settings.inherited_context import delegated_context
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
-from graph_agent.core.runs.registry import is_idle
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
+from graph_agent.core.state.registry import is_idle
 from graph_agent.core.tools.delegation import (
     DEPTH_LEFT,
     HANDED_PARTS,

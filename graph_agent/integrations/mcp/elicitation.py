@@ -40,8 +40,8 @@ from graph_agent.base.inbox import StoreInbox
 from graph_agent.base.sampling import Sampler, current_sampler
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.base.usage import LimitMetError, add_usage
-from graph_agent.core.runs.own_checkpoint import load, running_checkpoint
-from graph_agent.core.runs.run import run_of
+from graph_agent.core.state.own_checkpoint import load, running_checkpoint
+from graph_agent.core.state.run import run_of
 from graph_agent.integrations.mcp.connections import ServerConfig
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
 from graph_agent.integrations.mcp.messages import McpCallError, UrlsRequiredError

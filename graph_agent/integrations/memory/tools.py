@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore, Item, SearchItem
 
 from graph_agent.base._internal.extras import needs_extra
 from graph_agent.base.errors import UnknownFactError
-from graph_agent.core.runs.caller import caller_of_input
+from graph_agent.core.state.caller import caller_of_input
 
 if TYPE_CHECKING:
     from graph_agent.integrations.memory.facts import Memory

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from graph_agent.core.runs.fence import CheckpointFence, owner_in
+from graph_agent.core.state.fence import CheckpointFence, owner_in
 
 At = tuple[str, str]
 """The id of a thread and a checkpoint namespace; the namespace is empty for the root graph."""

@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.base.database_urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.base.errors import ConfigError
-from graph_agent.core.runs.locks import database_key
-from graph_agent.core.runs.registry import is_idle
+from graph_agent.core.state.locks import database_key
+from graph_agent.core.state.registry import is_idle
 from graph_agent.storage.checkpoints.open import open_saver
 from graph_agent.storage.checkpoints.pruning.sessions import PrunedSession, by_number, prune_session, trimmed_before
 from graph_agent.storage.checkpoints.pruning.tables import Tables

@@ -27,10 +27,10 @@ from graph_agent.base._compat import checkpointer_of
 from graph_agent.base._compat.checkpoints import loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent.base.errors import InputError
 from graph_agent.base.input_ids import RECENT_INPUTS
-from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.registry import RECENT_RUNS
-from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.lengths import entries_of, with_lengths
+from graph_agent.core.state.own_checkpoint import load
+from graph_agent.core.state.registry import RECENT_RUNS
+from graph_agent.core.state.run import handle_of
 from graph_agent.storage.checkpoints.format import with_format
 
 

@@ -29,8 +29,8 @@ from graph_agent.base._compat.release import stop_batching
 from graph_agent.base._internal.extras import missing_extra
 from graph_agent.base._internal.sync_bridge import await_uninterrupted
 from graph_agent.base.inbox import ControlMessage
-from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
-from graph_agent.core.runs.own_checkpoint import deferred_of, fence_of
+from graph_agent.core.state.fence import CheckpointFence, DeferredWrites
+from graph_agent.core.state.own_checkpoint import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import at_of
 from graph_agent.storage.checkpoints.note_rows import forget_postgres_notes, postgres_notes
 from graph_agent.storage.checkpoints.session_index import (
@@ -50,7 +50,7 @@ try:
     from psycopg_pool import AsyncConnectionPool
 
     from graph_agent.base.postgres_tables import connection_options, make_tables
-    from graph_agent.core.runs.postgres_query import is_readable
+    from graph_agent.core.state.postgres_query import is_readable
     from graph_agent.storage.checkpoints.postgres_fence import (
         FencedPostgresSaver,
         FencedWrite,
@@ -242,7 +242,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
     """
 
     defers_writes = True
-    """See `graph_agent.core.runs.fence.SupportsDeferral`."""
+    """See `graph_agent.core.state.fence.SupportsDeferral`."""
 
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], serde: SerializerProtocol) -> None:
         super().__init__(pool, serde=serde)

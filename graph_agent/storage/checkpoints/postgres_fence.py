@@ -42,8 +42,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from graph_agent.base._compat.checkpoints import raise_checkpoint_id_floor
-from graph_agent.core.runs.fence import OWNER, CheckpointFence, DeferredWrites
-from graph_agent.core.runs.own_checkpoint import fence_of
+from graph_agent.core.state.fence import OWNER, CheckpointFence, DeferredWrites
+from graph_agent.core.state.own_checkpoint import fence_of
 from graph_agent.storage.checkpoints.fenced_writes import (
     At,
     Statement,

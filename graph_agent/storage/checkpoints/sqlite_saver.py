@@ -41,8 +41,8 @@ from graph_agent.base._internal.sync_bridge import await_uninterrupted, call_in_
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
-from graph_agent.core.runs.fence import OWNER
-from graph_agent.core.runs.own_checkpoint import deferred_of, fence_of
+from graph_agent.core.state.fence import OWNER
+from graph_agent.core.state.own_checkpoint import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
 from graph_agent.storage.checkpoints.note_rows import forget_sqlite_notes, sqlite_notes
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
@@ -79,7 +79,7 @@ class SharedSqliteSaver(SqliteSaver):
     """
 
     defers_writes = True
-    """See `graph_agent.core.runs.fence.SupportsDeferral`."""
+    """See `graph_agent.core.state.fence.SupportsDeferral`."""
     serves_any_loop = True
     """See `graph_agent.base._internal.saver_loops`."""
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from graph_agent.core.runs.fence import DeferredWrites
+from graph_agent.core.state.fence import DeferredWrites
 from graph_agent.storage.checkpoints.fenced_writes import StatementRecorder
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import SpeculationCounts, SpeculationSource
 from graph_agent.base.settings.speculation import SpeculationBudget
-from graph_agent.core.runs.run import run_of
+from graph_agent.core.state.run import run_of
 from graph_agent.core.state.schema import LoopState
 
 logger = get_logger("graph_agent.overlap")

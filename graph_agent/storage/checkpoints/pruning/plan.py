@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from graph_agent.base.input_ids import ANSWERS, INPUT_ID
-from graph_agent.core.runs.own_checkpoint import BY_A_PERSON
+from graph_agent.core.state.own_checkpoint import BY_A_PERSON
 from graph_agent.storage.checkpoints.format import JOINED
 
 NEWEST = "the newest"

@@ -19,9 +19,9 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.base.errors import DamagedSessionError, SessionBusyError
 from graph_agent.base.input_ids import ANSWERS
-from graph_agent.core.runs.locks import database_key
-from graph_agent.core.runs.own_checkpoint import BY_A_PERSON
-from graph_agent.core.runs.registry import is_idle, maintained, pruning
+from graph_agent.core.state.locks import database_key
+from graph_agent.core.state.own_checkpoint import BY_A_PERSON
+from graph_agent.core.state.registry import is_idle, maintained, pruning
 from graph_agent.storage.checkpoints.delta_values import config_at
 from graph_agent.storage.checkpoints.fenced_writes import Statement
 from graph_agent.storage.checkpoints.format import JOINED, has_tasks

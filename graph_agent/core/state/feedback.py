@@ -5,7 +5,7 @@ Feedback is a thumb and a note on an answer.
 Parts of feedback in other files:
 
 - `session/feedback.py`: finds the rated answer, and stores the notes
-- `core/runs/notes.py`: `listen`, by which the next step of a run processes the note
+- `core/state/notes.py`: `listen`, by which the next step of a run processes the note
 - `core/state/schema.py`: the key `ratings` of the loop, from which lists count thumbs
 - `base/history/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`
 - `storage/checkpoints/note_rows.py`: reads notes without a Store

@@ -34,10 +34,10 @@ from graph_agent.base._internal.sync_bridge import (
 )
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
 from graph_agent.base.inbox import Inbox, InboxWithSavedNotes, MemoryInbox, StoreInbox
-from graph_agent.core.runs.feedback import NOTE_EVENTS
-from graph_agent.core.runs.lock_files import create_if_missing, is_missing
-from graph_agent.core.runs.locks import SessionLocks, database_key
-from graph_agent.core.runs.run import Run, RunHandle, RunIdentity, handle_of
+from graph_agent.core.state.feedback import NOTE_EVENTS
+from graph_agent.core.state.lock_files import create_if_missing, is_missing
+from graph_agent.core.state.locks import SessionLocks, database_key
+from graph_agent.core.state.run import Run, RunHandle, RunIdentity, handle_of
 
 DISPATCH_S = 30.0
 """Seconds that a dispatched run waits for its session, and, after the loss of the session, for the server's

@@ -10,8 +10,8 @@ from pathlib import Path
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs.locks import database_key
-from graph_agent.core.runs.registry import inbox_of
+from graph_agent.core.state.locks import database_key
+from graph_agent.core.state.registry import inbox_of
 from graph_agent.persistence import open_saver
 from tests.support.agents import says, thread
 
@@ -60,7 +60,7 @@ async def test_an_inbox_is_forgotten_with_its_saver() -> None:
 
     del saver
     gc.collect()
-    from graph_agent.core.runs import locks as places
-    from graph_agent.core.runs import registry as running
+    from graph_agent.core.state import locks as places
+    from graph_agent.core.state import registry as running
 
     assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)

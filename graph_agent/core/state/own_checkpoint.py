@@ -17,8 +17,8 @@ from langgraph.checkpoint.base import (
 from langgraph.runtime import Runtime
 
 from graph_agent.base._compat import inherits_durability
-from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
-from graph_agent.core.runs.run import AgentHandle, handle_of, run_of, with_handle
+from graph_agent.core.state.fence import CheckpointFence, DeferredWrites
+from graph_agent.core.state.run import AgentHandle, handle_of, run_of, with_handle
 
 BY_A_PERSON = ("update", "fork")
 """Values of `source` in the metadata of checkpoints that `update_state` stored, or that fork from an older

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, handle_of, merge_handles, with_handle
+from graph_agent.core.state.run import AgentHandle, Run, RunHandle, handle_of, merge_handles, with_handle
 
 OUTER = Run()
 HANDLE = RunHandle()

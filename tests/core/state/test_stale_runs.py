@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs import locks as places
+from graph_agent.core.state import locks as places
 from graph_agent.errors import SessionBusyError, SessionLostError
 from graph_agent.persistence import open_saver
 from tests.support.agents import asks, dialogue, marked, says, thread

@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.core.runs import registry as dispatch
+from graph_agent.core.state import registry as dispatch
 from graph_agent.errors import InputSupersededError, SessionBusyError, SessionLostError
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.gates import Gate, gated_tool

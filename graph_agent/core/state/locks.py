@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from graph_agent.base._internal.saver_loops import awaited_on, foreign_loop
 from graph_agent.base._internal.sync_bridge import call_in_thread
-from graph_agent.core.runs.lock_files import HAS_LOCKS, LockFile
-from graph_agent.core.runs.postgres_locks import AdvisoryLocks, PostgresAddress
+from graph_agent.core.state.lock_files import HAS_LOCKS, LockFile
+from graph_agent.core.state.postgres_locks import AdvisoryLocks, PostgresAddress
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver

@@ -26,8 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from graph_agent.core.runs.fence import OWNER
-from graph_agent.core.runs.postgres_query import first_row
+from graph_agent.core.state.fence import OWNER
+from graph_agent.core.state.postgres_query import first_row
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -19,7 +19,7 @@ from langgraph.store.memory import InMemoryStore
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base._internal import sync_bridge
-from graph_agent.core.runs import registry
+from graph_agent.core.state import registry
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import RunHungError
 from graph_agent.session import driver
@@ -222,7 +222,7 @@ SAVERS: dict[str, Callable[[Hang], dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("graph_agent.base._internal.sync_bridge", "graph_agent.core.runs.registry"):
+    for module in ("graph_agent.base._internal.sync_bridge", "graph_agent.core.state.registry"):
         monkeypatch.setattr(f"{module}.GRACE_S", 1.0)
     monkeypatch.setattr(registry, "POLL_S", 0.02)
     monkeypatch.setattr(driver, "_FOLLOW_UP_S", 0.3)

@@ -18,12 +18,12 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs import locks as places
-from graph_agent.core.runs import postgres_locks as advisory_locks
-from graph_agent.core.runs import postgres_query
-from graph_agent.core.runs import registry as running
-from graph_agent.core.runs.locks import database_key
-from graph_agent.core.runs.postgres_locks import PostgresAddress
+from graph_agent.core.state import locks as places
+from graph_agent.core.state import postgres_locks as advisory_locks
+from graph_agent.core.state import postgres_query
+from graph_agent.core.state import registry as running
+from graph_agent.core.state.locks import database_key
+from graph_agent.core.state.postgres_locks import PostgresAddress
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints import postgres_fence

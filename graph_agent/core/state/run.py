@@ -35,14 +35,14 @@ from graph_agent.base._internal.sync_bridge import (
 )
 from graph_agent.base.errors import HookError, RunFailedError
 from graph_agent.base.history.events import StoredEvent
-from graph_agent.core.runs.fence import CheckpointFence
+from graph_agent.core.state.fence import CheckpointFence
 
 if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker
     from graph_agent.base.inbox import ControlMessage, Inbox
     from graph_agent.base.input_ids import InputId
     from graph_agent.core.execution.overlap.speculation import Speculation
-    from graph_agent.core.runs.fence import DeferredWrites
+    from graph_agent.core.state.fence import DeferredWrites
     from graph_agent.core.state.schema import LoopState
     from graph_agent.models.stream_watch import Forwarder
 

@@ -26,9 +26,9 @@ from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
-from graph_agent.core.runs.feedback import NOTE_EVENTS as NOTE_EVENTS  # the rules of a plan receive these kinds
-from graph_agent.core.runs.feedback import take_noted
-from graph_agent.core.runs.run import Run, WorkStoppedError
+from graph_agent.core.state.feedback import NOTE_EVENTS as NOTE_EVENTS  # the rules of a plan receive these kinds
+from graph_agent.core.state.feedback import take_noted
+from graph_agent.core.state.run import Run, WorkStoppedError
 
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState

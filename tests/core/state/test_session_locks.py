@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs.locks import SessionLocks
-from graph_agent.core.runs.registry import is_idle
+from graph_agent.core.state.locks import SessionLocks
+from graph_agent.core.state.registry import is_idle
 from graph_agent.errors import SessionLockError
 from graph_agent.persistence import open_saver
 
@@ -190,7 +190,7 @@ _TAKE = """
 import json, os, sys
 from pathlib import Path
 from graph_agent.errors import SessionLockError
-from graph_agent.core.runs.locks import SessionLocks
+from graph_agent.core.state.locks import SessionLocks
 user, group, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 os.umask(0o022)
 # Only now: the interpreter's own files may be out of the other user's reach.
@@ -295,7 +295,7 @@ def test_a_lock_file_that_is_removed_guards_again_from_the_next_run_on(tmp_path:
 _HOLD = """
 import sys
 from pathlib import Path
-from graph_agent.core.runs.locks import SessionLocks
+from graph_agent.core.state.locks import SessionLocks
 locks = SessionLocks()
 print(locks.take(Path(sys.argv[1]), "s2").result(), flush=True)
 sys.stdin.readline()

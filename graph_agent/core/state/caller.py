@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from graph_agent.base._compat import read_state
-from graph_agent.core.runs.run import run_of
+from graph_agent.core.state.run import run_of
 
 CallerOf: TypeAlias = Callable[[Runtime[Any]], str]
 """Returns the authenticated caller of a run; raises `ConfigError` if it has none."""

@@ -11,7 +11,7 @@ from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.core.runs.registry import running
+from graph_agent.core.state.registry import running
 from tests.support.agents import asks
 from tests.support.gates import Gate, gated_tool
 

@@ -1,1 +1,0 @@
-"""Manages a run in progress: its lock, inbox, abort, deadline and usage."""
