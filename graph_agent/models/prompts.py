@@ -17,7 +17,7 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError, did_you_mean
 
 VARIABLES: dict[str, frozenset[str]] = {
-    "planner": frozenset({"style", "max_calls", "answers", "schema", "text"}),
+    "planner": frozenset({"style", "max_calls", "answers", "schema", "text", "calls_first"}),
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),

@@ -63,8 +63,9 @@ class StructuredPlanner:
         self._schema_mode = SchemaMode(model)
         self._takes_tools = choose_tool_calling(model, "auto") == "native"
         self._refused: set[PlanMethod] = set()
-        self._built: list[tuple[Sequence[dict[str, Any]], bool, dict[str, Any]]] = []
-        """Tools of recent requests, whether their plans were bounded, and the resulting schema; newest last."""
+        self._built: list[tuple[Sequence[dict[str, Any]], tuple[bool, bool], dict[str, Any]]] = []
+        """Tools of recent requests, whether their plans were bounded and had the calls first, and the resulting schema;
+        newest last."""
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
 
@@ -146,7 +147,8 @@ class StructuredPlanner:
         """Convert a sanitized request to the messages that the endpoint accepts, with example plans for a local
         server."""
         if method == "schema" and offered and self._schema_mode.makes_grammar(rules):
-            examples = example_plans(offered, answers=settings.finalize != "compose")
+            answers, calls_first = settings.finalize != "compose", settings.dispatch == "streamed"
+            examples = example_plans(offered, answers=answers, calls_first=calls_first)
             safe = with_traits(with_examples(safe, examples, note=True))
         if not safe.traits & self.endpoint.concerned(rules):
             return safe
@@ -208,11 +210,13 @@ class StructuredPlanner:
             options.pop(name, None)
         options = client_options(self.model, options).options
         model = shaped(self.model, rules, has_schema=method == "schema")
+        calls_first = settings.dispatch == "streamed"
         if method == "schema":
-            parameters = self._plan_schema(offered, bounded=self._schema_mode.makes_grammar(rules))
+            bounded = self._schema_mode.makes_grammar(rules)
+            parameters = self._plan_schema(offered, bounded=bounded, calls_first=calls_first)
             options |= self._schema_mode.options(reply_form(parameters, "plan"), options)
         if method == "tool":
-            parameters = self._plan_schema(offered)
+            parameters = self._plan_schema(offered, calls_first=calls_first)
             function = {"name": self.tool, "description": "Hand the plan over.", "parameters": parameters}
             tools = [{"type": "function", "function": function}]
             if (choice := self._choice(rules)) is not None:
@@ -227,18 +231,29 @@ class StructuredPlanner:
         named = choice_of(self.model, self.tool) if rules.choice_named else None
         return named or choice_of(self.model, "any")
 
-    def _plan_schema(self, offered: Sequence[dict[str, Any]], *, bounded: bool = False) -> dict[str, Any]:
+    def _plan_schema(
+        self, offered: Sequence[dict[str, Any]], *, bounded: bool = False, calls_first: bool = False
+    ) -> dict[str, Any]:
         """Return the JSON schema of plans that call these tools; without the tools' arguments if they are too many.
 
-        With ``bounded``, texts and lists that a small model could continue without end are limited. Cached.
+        The schema is cached.
+
+        Args:
+            offered: The tools.
+            bounded: Whether texts and lists that a small model could continue without end are limited.
+            calls_first: Whether the list of calls is the first field.
         """
-        for tools, is_bounded, schema in self._built:
-            if tools is offered and is_bounded == bounded:
+        form = bounded, calls_first
+        for tools, built_form, schema in self._built:
+            if tools is offered and built_form == form:
                 return schema
         try:
             schema = plan_schema(self.schema, offered if len(offered) <= MOST_TOOLS else (), bounded=bounded)
         except RecursionError:
             # Tools that are nested too deeply are described by the prompt alone.
             schema = self.schema
-        self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, bounded, schema)]
+        if calls_first and "tools" in (fields := schema.get("properties", {})):
+            # A model that is held to a schema writes the fields in this order.
+            schema = {**schema, "properties": {"tools": fields["tools"], **fields}}
+        self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, form, schema)]
         return schema

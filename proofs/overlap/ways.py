@@ -61,13 +61,16 @@ async def with_compiler(item: Item, pace: Pace) -> Work:
 
 
 def with_plan(copies: int = 1, **config: Any) -> Way:
-    """Return the way of one structured plan.
+    """Return the way of one structured plan, whose fields are in the order in which the agent asks for them.
 
     Args:
         copies: How often the plan is asked for; the answer is no plan, and is asked for once.
         **config: Fields of `LoopConfig`.
     """
-    return _with_agent(lambda item: [*([_plan(item)] * copies), item.answer], tool_calling="wave", **config)
+    calls_first = config.get("dispatch") == "streamed"
+    return _with_agent(
+        lambda item: [*([_plan(item, calls_first)] * copies), item.answer], tool_calling="wave", **config
+    )
 
 
 def with_levels(learned: int = 0, **config: Any) -> Way:
@@ -168,7 +171,7 @@ def _levels(item: Item) -> list[AIMessage]:
     ]
 
 
-def _plan(item: Item) -> str:
+def _plan(item: Item, calls_first: bool) -> str:
     # A reference is a need, too.
     calls = [
         {"id": step.id, "tool": step.tool, "args": step.args, **({"needs": step.after} if step.after else {})}
@@ -182,4 +185,4 @@ def _plan(item: Item) -> str:
         "tools": calls,
         "reasoning": "They answer it.",
     }
-    return json.dumps(plan)
+    return json.dumps({"tools": calls, **plan} if calls_first else plan)

@@ -306,13 +306,21 @@ class AgentDeps:
         """
         style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
         answers = self.may_answer_while_planning(settings)
-        key = (style, mode, settings.max_calls_per_wave, answers, tuple(self.toolbox.names))
+        key = (style, mode, settings.max_calls_per_wave, settings.dispatch, answers, tuple(self.toolbox.names))
 
         def make() -> str:
             schema = self.response.json_schema if self.response and answers else None
             most, text = settings.max_calls_per_wave, mode == "text"
             sections = [
-                self.prompts.render("planner", style=style, max_calls=most, answers=answers, schema=schema, text=text)
+                self.prompts.render(
+                    "planner",
+                    style=style,
+                    max_calls=most,
+                    answers=answers,
+                    schema=schema,
+                    text=text,
+                    calls_first=settings.dispatch == "streamed",
+                )
             ]
             if mode != "native":
                 sections.append(tools_in_text(self.prompts, self.toolbox.schemas, plan=mode == "wave"))

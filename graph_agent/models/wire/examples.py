@@ -70,17 +70,19 @@ def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -
     return _messages([greeting, *turns[:half], *further, *turns[half:]])
 
 
-def example_plans(tools: Sequence[Mapping[str, Any]], *, answers: bool) -> list[BaseMessage]:
+def example_plans(tools: Sequence[Mapping[str, Any]], *, answers: bool, calls_first: bool = False) -> list[BaseMessage]:
     """Return messages that show structured plans; empty without tools.
 
     Args:
         tools: The offered tools, in OpenAI's function format.
         answers: Whether a plan may contain the answer.
+        calls_first: Whether the list of calls is the first field of each plan.
     """
-    turns = [[task, _plan(name, arguments)] for task, name, arguments in _calls(tools)]
+    turns = [[task, _plan(name, arguments, calls_first=calls_first)] for task, name, arguments in _calls(tools)]
     if answers and turns:
         half = len(turns) // 2
-        greeting, *further = [[task, _plan(answer=text)] for task, text in (_GREETING, _QUESTION, _THANKS)]
+        prose = (_GREETING, _QUESTION, _THANKS)
+        greeting, *further = [[task, _plan(answer=text, calls_first=calls_first)] for task, text in prose]
         turns = [greeting, *turns[:half], *further, *turns[half:]]
     return _messages(turns)
 
@@ -130,10 +132,13 @@ def _reply(text: str, answers: ExampleAnswers) -> str:
     return json.dumps({"answer": text}) if answers in ("object", "result object") else text
 
 
-def _plan(tool: str = "", arguments: Mapping[str, Any] | None = None, *, answer: str = "") -> str:
+def _plan(
+    tool: str = "", arguments: Mapping[str, Any] | None = None, *, answer: str = "", calls_first: bool = False
+) -> str:
     """Return a structured plan as JSON, with one call or with an answer."""
-    calls = [{"id": "1", "tool": tool, "args": arguments}] if tool else []
-    return json.dumps({"status": "done", "tools": calls, **({"answer": answer} if answer else {})}, ensure_ascii=False)
+    calls = {"tools": [{"id": "1", "tool": tool, "args": arguments}] if tool else []}
+    begin = {**calls, "status": "done"} if calls_first else {"status": "done", **calls}
+    return json.dumps({**begin, **({"answer": answer} if answer else {})}, ensure_ascii=False)
 
 
 def _calls(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:

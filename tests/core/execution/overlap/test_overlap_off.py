@@ -1,13 +1,15 @@
-"""Without streamed dispatch, candidates and predictions, none of their code runs, and nothing differs."""
+"""Without streamed dispatch, candidates, predictions and origins, none of their code runs, and nothing differs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from benchmarks.files_of_a_turn import recorded
+from benchmarks.off_checks import CEILINGS, of_mode
 from graph_agent import LoopConfig, ScriptedChatModel, SpeculationBudget, create_graph_agent
 from tests.support.early_calls import calls, found, read
 
@@ -37,3 +39,10 @@ async def test_a_session_without_overlap_runs_no_function_more() -> None:
 
     assert off == without
     assert not any("overlap" in path or "speculation" in path for path in off[0])
+
+
+@pytest.mark.parametrize("mode", CEILINGS)
+async def test_few_instructions_of_a_turn_are_for_features_that_are_off(mode: str) -> None:
+    found = await of_mode(mode)
+
+    assert (found.checks <= CEILINGS[mode], found.in_folders) == (True, 0), found.lines

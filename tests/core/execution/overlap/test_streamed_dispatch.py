@@ -65,6 +65,25 @@ async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_wri
     assert [*result.results.values()] == ["found a", "saved"]
 
 
+async def fields_of_plan(dispatch: Any) -> list[list[str]]:
+    """The fields of a plan, in the order of the prompt and in that of its schema."""
+    model = ScriptedChatModel([plan("look"), "Done."])
+    config = LoopConfig(dispatch=dispatch, tool_calling="wave", planner="dag")
+    await create_graph_agent(model, [read("look", found)], config=config).run("Look it up.")
+    request = model.requests[0]
+    described = request.messages[0].text.partition("nothing else:\n")[2].partition("\nThe calls")[0]
+    schema = request.tools[0]["function"]["parameters"]
+    own = ["tools", "status", "action", "slots", "reasoning"]
+    return [sorted(own, key=lambda name: described.index(f'"{name}"')), [*schema["properties"]][:5]]
+
+
+async def test_only_a_streamed_plan_is_asked_for_with_its_calls_first() -> None:
+    rest = ["status", "action", "slots"]
+
+    assert await fields_of_plan("streamed") == [["tools", *rest, "reasoning"]] * 2
+    assert await fields_of_plan("whole") == [[*rest, "tools", "reasoning"]] * 2
+
+
 class CutOffOnce(ScriptedChatModel):
     """Breaks its first stream off before the last chunk."""
 

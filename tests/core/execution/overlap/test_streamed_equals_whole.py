@@ -76,7 +76,9 @@ async def run(mode: Any, script: list[Any], dispatch: Any) -> tuple[Any, int]:
         result = await session.resume({"decisions": [{"type": "approve"}] * count})
     events = await session.events()
     shown = sorted(str({name: value for name, value in event.items() if name not in MEASURED}) for event in events)
-    requests = [[message.text for message in request.messages] for request in model.requests]
+    # The prompt of a structured plan has the order of its fields, in which the calls of a streamed one are first.
+    begin = 1 if mode == "wave" else 0
+    requests = [[message.text for message in request.messages[begin:]] for request in model.requests]
     early = {event["name"] for event in events if event["type"] == "tool_result" and "early_s" in event}
     assert early <= {"look", "search"}
     return (result.answer, result.results, result.usage["model_calls"], shown, requests), runs

@@ -1,0 +1,130 @@
+"""Counts the bytecode instructions that a turn runs for features that are off: `python -m benchmarks.off_checks`.
+
+The features are those that begin work early (`dispatch`, `predict`, `candidates`) and `origins`. Their code lies in
+folders of its own; what is left in a turn without them are lines that read a setting, or find that there is nothing. A
+line counts if it names one of the features, with all of its instructions. Above the ceiling the program fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import linecache
+import os
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from benchmarks.files_of_a_turn import NODES, PACKAGE, agent, look_up
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+
+FEATURES = re.compile(
+    r"\.(dispatch|predict|candidates|origins|on_tainted|speculation|listener)\b"
+    r'|"(origins|tainted)"|\bearly( =| is|\.)|\b(overlap|chunk_listener|calls_first)\b'
+)
+"""Matches a line that is there for one of the features."""
+FOLDERS = ("core/overlap", "core/origins")
+"""Folders of which a turn without the features runs nothing."""
+
+
+class Instructions(NamedTuple):
+    """The bytecode instructions of one turn."""
+
+    all: int
+    """Those of the package."""
+    checks: int
+    """Those of lines that name a feature."""
+    lines: dict[str, int]
+    """`path:line` of such a line → its instructions."""
+    in_folders: int
+    """Those of the features' own folders."""
+
+
+CEILINGS = {"native": 197, "wave": 257}
+"""Instructions of lines that name a feature, at most, by mode of tool calling."""
+
+
+class _Tracer:
+    """Counts the instructions of the package; `trace` is the trace function of all threads."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[CodeType, int]] = Counter()
+        """Code and place of an instruction → how often it ran."""
+        self._own: dict[str, bool] = {}
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Follow the instructions of a frame of the package."""
+        name = frame.f_code.co_filename
+        if name not in self._own:
+            path = Path(name).resolve()
+            self._own[name] = path.is_relative_to(PACKAGE) or path.is_relative_to(NODES)
+        if not self._own[name]:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            self.counts[frame.f_code, frame.f_lasti] += 1
+        return self._step
+
+
+async def counted(turn: Callable[[], Awaitable[object]]) -> Instructions:
+    """Count the instructions of the second of two equal turns."""
+    await turn()
+    tracer, before = _Tracer(), sys.gettrace()
+    threading.settrace(tracer.trace)
+    sys.settrace(tracer.trace)
+    try:
+        await turn()
+    finally:
+        sys.settrace(before)
+        threading.settrace(before)
+    by_line: Counter[tuple[str, int]] = Counter()
+    for (code, place), count in tracer.counts.items():
+        line = [*code.co_positions()][place // 2][0] or code.co_firstlineno
+        by_line[code.co_filename, line] += count
+    folders = tuple(str(PACKAGE / folder) for folder in FOLDERS)
+    checks = {
+        f"{os.path.relpath(name, NODES.parent)}:{line}": count
+        for (name, line), count in sorted(by_line.items())
+        if FEATURES.search(linecache.getline(name, line)) and not name.startswith(folders)
+    }
+    inside = sum(count for (name, _), count in by_line.items() if name.startswith(folders))
+    return Instructions(by_line.total(), sum(checks.values()), checks, inside)
+
+
+async def of_mode(mode: str) -> Instructions:
+    """Count a turn with one call and an answer, in the mode `native` or `wave`."""
+    if mode == "native":
+        graph = agent()
+    else:
+        calls = [{"id": "c", "tool": "look_up", "args": {"text": "a"}}]
+        plans = [{"status": "continue", "tools": calls}, {"status": "done", "tools": [], "answer": "Found a."}]
+        model = ScriptedChatModel([json.dumps(plan) for plan in plans], cycle=True)
+        graph = create_graph_agent(model, tools=[look_up], config=LoopConfig(tool_calling="wave"))
+    return await counted(lambda: graph.ainvoke({"messages": [("user", "find a")]}))
+
+
+def main() -> None:
+    """Print the figures of each mode; exit with an error above a ceiling."""
+    above = False
+    for mode, most in CEILINGS.items():
+        found = asyncio.run(of_mode(mode))
+        if "--list" in sys.argv:
+            for place, count in found.lines.items():
+                print(f"{count:5} {place}")
+        share = found.checks / found.all
+        print(f"{mode}: {found.checks} of {found.all} instructions ({share:.2%}) are for what is off, at most {most}")
+        above = above or found.checks > most or found.in_folders > 0
+    if above:
+        sys.exit("A feature that is off costs more than before.")
+
+
+if __name__ == "__main__":
+    main()
