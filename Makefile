@@ -151,6 +151,7 @@ style: $(VENV)/.dev
 	$(BIN)/python tests/checks/cold_starts.py
 	$(BIN)/python tests/checks/register.py
 	$(BIN)/python -m benchmarks.files_of_a_turn
+	$(BIN)/python -m benchmarks.off_checks
 
 mypy: $(VENV)/.dev
 	$(RUN) $(BIN)/mypy graph_agent examples tests benchmarks scripts deploy proofs

@@ -28,7 +28,7 @@ FEATURES = re.compile(
     r'|"(origins|tainted)"|\bearly( =| is|\.)|\b(overlap|chunk_listener|calls_first)\b'
 )
 """Matches a line that is there for one of the features."""
-FOLDERS = ("core/overlap", "core/origins")
+FOLDERS = ("core/execution/overlap", "core/origins")
 """Folders of which a turn without the features runs nothing."""
 
 
@@ -89,6 +89,11 @@ async def counted(turn: Callable[[], Awaitable[object]]) -> Instructions:
     for (code, place), count in tracer.counts.items():
         line = [*code.co_positions()][place // 2][0] or code.co_firstlineno
         by_line[code.co_filename, line] += count
+    return _by_feature(by_line)
+
+
+def _by_feature(by_line: Counter[tuple[str, int]]) -> Instructions:
+    """Sum the instructions of files and lines by what they are for."""
     folders = tuple(str(PACKAGE / folder) for folder in FOLDERS)
     checks = {
         f"{os.path.relpath(name, NODES.parent)}:{line}": count
