@@ -261,6 +261,7 @@ _OPENROUTER = _provider(
     suffix="/api/v1",
     answers=("openrouter-02", "openrouter-05"),
     odd=odd_chat.OPENROUTER,
+    limits={"abort_in_wait": "The client leaves a response open that arrives in the moment of a cancellation."},
 )
 _TOGETHER = _provider(
     "together",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 from langchain_core.tools import BaseTool, tool
 
-from graph_agent import GraphDelegate, Session, create_graph_agent
+from graph_agent import GraphDelegate, create_graph_agent
 from graph_agent.approvals import edit
 from tests.providers.exchange import Hold, Reply, Request
 from tests.providers.lab import ANSWER, WEATHER, Lab, calls, clock, outcome, results_in, streamed, weather
@@ -117,7 +116,31 @@ async def delegate(lab: Lab) -> None:
     assert [outcome(first), second.answer] == [("COMPLETED", ANSWER, ["Sunny, says the station."]), "Fine."]
 
 
-async def _aborted(lab: Lab, hold: Hold, session: Session[Any, Any]) -> None:
+@situation("abort", needs="abort_in_reply")
+async def abort_closes_the_stream(lab: Lab) -> None:
+    """After the first token, while the server is silent."""
+    session = lab.session(Reply("A long answer that is cut. " * 40, hold=Hold(after=20)))
+
+    result = None
+    async for part in session.stream(WEATHER):
+        if part.type == "token":
+            await session.abort()
+        elif part.type == "done":
+            result = part.result
+    exchange = lab.emulator.exchanges[-1]
+
+    assert result is not None
+    assert str(result.status) == "ABORTED"
+    assert await asyncio.to_thread(exchange.done.wait, 5)
+    assert exchange.client_closed
+
+
+@situation("abort", needs="abort_in_wait")
+async def abort_closes_the_wait(lab: Lab) -> None:
+    """Before the first byte of a stream."""
+    hold = Hold(after=0)
+    session = lab.session(Reply("A long answer that is cut.", hold=hold))
+
     run = asyncio.create_task(streamed(session, WEATHER))
     assert await asyncio.to_thread(hold.reached.wait, _WAIT_S)
     await session.abort()
@@ -127,21 +150,6 @@ async def _aborted(lab: Lab, hold: Hold, session: Session[Any, Any]) -> None:
     assert str(result.status) == "ABORTED"
     assert await asyncio.to_thread(exchange.done.wait, 5)
     assert exchange.client_closed
-
-
-@situation("abort", needs="abort_in_reply")
-async def abort_closes_the_stream(lab: Lab) -> None:
-    hold = Hold(after=2)
-    session = lab.session(Reply("A long answer that is cut.", hold=hold))
-    await _aborted(lab, hold, session)
-
-
-@situation("abort", needs="abort_in_wait")
-async def abort_closes_the_wait(lab: Lab) -> None:
-    """Before the first byte of a stream."""
-    hold = Hold(after=0)
-    session = lab.session(Reply("A long answer that is cut.", hold=hold))
-    await _aborted(lab, hold, session)
 
 
 @situation("abort", needs="abort_in_reply")
