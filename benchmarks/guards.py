@@ -17,8 +17,8 @@ from benchmarks.work import graph_agent_session, sessions_trial
 from graph_agent import LoopConfig
 from graph_agent.base.history.call_events import call_event, result_event
 from graph_agent.base.types import Call
+from graph_agent.core.extensions.truncation import truncate_output
 from graph_agent.core.planning.loop_detection import find_loop, recent_calls, unchanging
-from graph_agent.core.tools.truncation import truncate_output
 from graph_agent.state.events import StoredEvent, event
 
 _TURNS = 50

@@ -22,7 +22,7 @@ from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, ratio_row
 from benchmarks.work import graph_agent_session, own_saver, sessions_trial
 from graph_agent import LoopHook
-from graph_agent.core.hooks.protocol import HookRequest, HookResponse
+from graph_agent.core.extensions.hook_protocol import HookRequest, HookResponse
 from graph_agent.otel import instrument, uninstrument
 from graph_agent.storage.checkpoints.open import open_store
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graph_agent.base.settings.context_fields import ContextFields
     from graph_agent.base.settings.speculation import SpeculationBudget
     from graph_agent.base.types import SessionStatus
-    from graph_agent.core.hooks.protocol import LoopHook, LoopPlan, RequestPatch
+    from graph_agent.core.extensions.hook_protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
     from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
     from graph_agent.models.scripted import ScriptedChatModel
@@ -57,7 +57,7 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.session.agent": "build_graph create_graph_agent",
         "graph_agent.integrations.delegates.a2a_delegate": "A2ADelegate",
         "graph_agent.integrations.delegates.graph_delegate": "GraphDelegate",
-        "graph_agent.core.hooks.protocol": "LoopHook LoopPlan RequestPatch",
+        "graph_agent.core.extensions.hook_protocol": "LoopHook LoopPlan RequestPatch",
         "graph_agent.models.scripted": "ScriptedChatModel",
         "graph_agent.base.calls": "idempotency_key",
         "graph_agent.session.graph_agent": "GraphAgent",

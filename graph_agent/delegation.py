@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent.core.tools.delegation import (
+from graph_agent.core.extensions.delegation import (
     DEPTH_LEFT,
     AskingDelegate,
     ContinuingDelegate,
@@ -11,8 +11,8 @@ from graph_agent.core.tools.delegation import (
     DelegationResult,
     LateDelegate,
 )
-from graph_agent.core.tools.delegation import BackgroundDelegate as BackgroundDelegate
-from graph_agent.core.tools.delegation import started_in_background as started_in_background
+from graph_agent.core.extensions.delegation import BackgroundDelegate as BackgroundDelegate
+from graph_agent.core.extensions.delegation import started_in_background as started_in_background
 
 __all__ = [
     "DEPTH_LEFT",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from graph_agent.core.tools.skill_folder import Skill, read_skill
-from graph_agent.core.tools.skills import SkillSet, open_skills
+from graph_agent.core.extensions.skill_folder import Skill, read_skill
+from graph_agent.core.extensions.skills import SkillSet, open_skills
 
 __all__ = ["Skill", "SkillSet", "open_skills", "read_skill"]

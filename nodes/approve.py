@@ -20,8 +20,8 @@ from graph_agent.base.errors import ConfigError, DecisionError
 from graph_agent.base.history.approval_events import decision_event
 from graph_agent.base.history.events import is_own
 from graph_agent.core.execution.deps import AgentDeps, Task
+from graph_agent.core.extensions.toolbox import edit_fault
 from graph_agent.core.state.schema import AgentState
-from graph_agent.core.tools.toolbox import edit_fault
 
 
 async def approve_node(

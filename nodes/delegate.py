@@ -31,9 +31,9 @@ from graph_agent.core.execution.delegate_call import (
 )
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
-from graph_agent.core.tools.delegation import ContinuingDelegate, DelegationResult
-from graph_agent.core.tools.invoke import belongs_to_run
-from graph_agent.core.tools.output import effect_text
+from graph_agent.core.extensions.delegation import ContinuingDelegate, DelegationResult
+from graph_agent.core.extensions.invoke import belongs_to_run
+from graph_agent.core.extensions.output import effect_text
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
 
 logger = get_logger(__name__)

@@ -17,8 +17,9 @@ from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.core.execution.approvals import answered_approvals
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
-from graph_agent.core.hooks.failures import hook_error
-from graph_agent.core.hooks.pipeline import MiddlewareNode
+from graph_agent.core.extensions.hook_failures import hook_error
+from graph_agent.core.extensions.hook_pipeline import MiddlewareNode
+from graph_agent.core.extensions.invoke import belongs_to_run
 from graph_agent.core.planning.answer import AnswerUpdate
 from graph_agent.core.planning.failures import failure_event
 from graph_agent.core.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
@@ -27,7 +28,6 @@ from graph_agent.core.state.custom_state import RESERVED, CustomState
 from graph_agent.core.state.messages import messages_fault, value_fault
 from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.state.schema import LoopOutcome, PlanState
-from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.nodes.plan import ask_before_deadline
 
 _OPEN = ("messages", "jump_to", "structured_response")

@@ -28,6 +28,7 @@ from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError
 from graph_agent.base.waves.schema import Selection, fill_in_earlier, select
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
+from graph_agent.core.extensions.client_tools import fault_further_client_calls
 from graph_agent.core.planning.approval_decisions import report_edits
 from graph_agent.core.planning.background import receive_background
 from graph_agent.core.planning.exchange import Exchange
@@ -57,7 +58,6 @@ from graph_agent.core.state.channels import NOTHING_REMOTE
 from graph_agent.core.state.notes import NOTE_EVENTS, listen
 from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.state.schema import LoopOutcome, PlanState
-from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.nodes.finalize import finalize_in_plan, may_finalize
 
 logger = get_logger(__name__)

@@ -14,8 +14,8 @@ from graph_agent.base.history.events import SUCCESSES, event
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, TaskSampler, call_to_run, run_call
+from graph_agent.core.extensions.truncation import truncate_output
 from graph_agent.core.state.channels import after_wave
-from graph_agent.core.tools.truncation import truncate_output
 
 
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:

@@ -15,7 +15,7 @@ from graph_agent.base._internal.yaml_files import expand
 from graph_agent.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from graph_agent.core.tools.delegation import Delegate
+    from graph_agent.core.extensions.delegation import Delegate
     from graph_agent.session.graph_agent import GraphAgent
 
 

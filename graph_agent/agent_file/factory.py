@@ -49,8 +49,8 @@ from graph_agent.base.settings.approval_rule import signature_fault
 from graph_agent.base.settings.candidates import models_in
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.settings.response_format import ResponseSchema
-from graph_agent.core.hooks.loop_hooks import sort_hooks
-from graph_agent.core.tools.argument_checks import checked_tool
+from graph_agent.core.extensions.argument_checks import checked_tool
+from graph_agent.core.extensions.loop_hooks import sort_hooks
 from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
 from graph_agent.models.prompts import PromptTemplate, read_prompt_file
 from graph_agent.models.resolve import resolve_model

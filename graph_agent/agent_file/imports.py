@@ -168,8 +168,8 @@ def _hint(folder: Path, module_name: str) -> str:
 
 
 SHIPPED_HOOKS = {
-    "history_compression": "graph_agent.core.hooks.history_compression.HistoryCompression",
-    "web_search": "graph_agent.core.hooks.web_search.WebSearchInterception",
+    "history_compression": "graph_agent.core.extensions.history_compression.HistoryCompression",
+    "web_search": "graph_agent.core.extensions.web_search.WebSearchInterception",
 }
 """Short name → dotted name, of the hooks in this package."""
 SHIPPED_MIDDLEWARE = "langchain.agents.middleware"

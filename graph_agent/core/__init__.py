@@ -1,1 +1,1 @@
-"""Runs the loop: planning, execution of calls, tools, hooks, and the state of sessions."""
+"""Runs the loop: planning, execution of calls, extensions such as tools and hooks, and the state of sessions."""

@@ -14,7 +14,7 @@ from graph_agent.base.history.call_events import SETTLED
 from graph_agent.base.history.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
-from graph_agent.core.tools.output import cut_short
+from graph_agent.core.extensions.output import cut_short
 from graph_agent.devtools.export_script import (
     LINE_WIDTH,
     Code,

@@ -19,7 +19,7 @@ from graph_agent.base.history.call_events import is_text
 from graph_agent.base.history.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.tools.output import effect_text
+from graph_agent.core.extensions.output import effect_text
 from graph_agent.devtools.recording import RecordedCall, RecordedInput, RecordedResult
 from graph_agent.devtools.script import (
     Failure,

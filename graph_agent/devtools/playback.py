@@ -25,7 +25,7 @@ from graph_agent.base.approvals.requests import HeldCall, calls_of_request, requ
 from graph_agent.base.calls import canonical_arguments
 from graph_agent.base.errors import RunFailedError, ScriptError
 from graph_agent.base.history.events import StoredEvent
-from graph_agent.core.tools.output import StopCause
+from graph_agent.core.extensions.output import StopCause
 from graph_agent.devtools.json_values import shown_values, value_differences
 from graph_agent.devtools.recording import RecordedResult
 from graph_agent.devtools.script import Failure, Reply, ReplyContent, Result, Script, Steering, Stop

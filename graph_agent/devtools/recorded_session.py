@@ -21,7 +21,7 @@ from graph_agent.base.calls import canonical_arguments, delegate_name, is_delega
 from graph_agent.base.errors import ScriptError
 from graph_agent.base.history.events import SUCCESSES
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.core.tools.delegation import Delegation, DelegationResult
+from graph_agent.core.extensions.delegation import Delegation, DelegationResult
 from graph_agent.devtools.json_values import ABSENT, value_differences
 from graph_agent.devtools.playback import Playback
 from graph_agent.devtools.recording import RecordedCall, RecordedInput, read_recording

@@ -20,7 +20,7 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.history.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
 from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.tools.output import StopCause, cut_short
+from graph_agent.core.extensions.output import StopCause, cut_short
 from graph_agent.devtools.recording import (
     RecordedCall,
     RecordedInput,

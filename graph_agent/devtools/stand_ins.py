@@ -26,9 +26,9 @@ from graph_agent.base.calls import delegation_name
 from graph_agent.base.errors import CallError, ConfigError, McpServerError
 from graph_agent.base.history.events import SUCCESSES
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.tools.delegation import Delegate, Delegation, DelegationResult
-from graph_agent.core.tools.memory import RecalledFact
-from graph_agent.core.tools.read_result import READ_RESULT
+from graph_agent.core.extensions.delegation import Delegate, Delegation, DelegationResult
+from graph_agent.core.extensions.memory import RecalledFact
+from graph_agent.core.extensions.read_result import READ_RESULT
 from graph_agent.models.scripted import MockChatModel
 from graph_agent.session.built_agent import builder_of
 
@@ -278,7 +278,7 @@ def rebuild(
     from langgraph.store.memory import InMemoryStore
 
     from graph_agent.base.settings.config import LoopConfig
-    from graph_agent.core.tools.argument_checks import checked_delegates, checked_tools
+    from graph_agent.core.extensions.argument_checks import checked_delegates, checked_tools
     from graph_agent.session.assembly import assemble
 
     builder = builder_of(graph)

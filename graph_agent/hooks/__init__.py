@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from graph_agent.base.errors import HookError
-from graph_agent.core.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
+from graph_agent.core.extensions.hook_protocol import (
+    HookRequest,
+    HookResponse,
+    LoopHook,
+    LoopPlan,
+    OnError,
+    RequestPatch,
+)
 
 __all__ = ["HookError", "HookRequest", "HookResponse", "LoopHook", "LoopPlan", "OnError", "RequestPatch"]

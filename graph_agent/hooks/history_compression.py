@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent.core.hooks.history_compression import Compress as Compress
-from graph_agent.core.hooks.history_compression import HistoryCompression
+from graph_agent.core.extensions.history_compression import Compress as Compress
+from graph_agent.core.extensions.history_compression import HistoryCompression
 
 __all__ = ["HistoryCompression"]

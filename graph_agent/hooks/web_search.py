@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent.core.hooks.web_search import Search as Search
-from graph_agent.core.hooks.web_search import WebSearchInterception
+from graph_agent.core.extensions.web_search import Search as Search
+from graph_agent.core.extensions.web_search import WebSearchInterception
 
 __all__ = ["WebSearchInterception"]

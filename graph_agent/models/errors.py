@@ -70,7 +70,7 @@ _PERMANENT_CLASSES = frozenset(
 _OWN_CLASSES = frozenset({"GraphAgentError", "ModelTimeoutError"})
 """Classes of errors whose text was written by this package, and so contains no words of a provider."""
 _MODELS = (os.path.dirname(__file__), os.path.dirname(language_models.__file__))
-_MIDDLEWARE = os.path.join(os.path.dirname(_MODELS[0]), "core", "hooks")
+_MIDDLEWARE = os.path.join(os.path.dirname(_MODELS[0]), "core", "extensions")
 FOR_USERS: frozenset[ModelErrorKind] = frozenset({"transient", "content_filter"})
 """Kinds of errors that the user can act on; all others are for the developer."""
 LONGEST_WAIT_S = 60.0

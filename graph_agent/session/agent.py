@@ -23,7 +23,7 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import AgentContext, LoopConfig
-from graph_agent.core.hooks.protocol import LoopHook, Middleware
+from graph_agent.core.extensions.hook_protocol import LoopHook, Middleware
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from graph_agent.base.settings.response_format import ResponseStrategy
     from graph_agent.base.waves.schema import PlanningResult
-    from graph_agent.core.tools.delegation import Delegate
-    from graph_agent.core.tools.memory import AgentMemory
+    from graph_agent.core.extensions.delegation import Delegate
+    from graph_agent.core.extensions.memory import AgentMemory
     from graph_agent.models.pool import Resolve
     from graph_agent.session.compile_options import CompileOptions
     from graph_agent.session.graph_agent import GraphAgent, GraphAgentBuilder

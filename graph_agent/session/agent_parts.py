@@ -16,8 +16,8 @@ from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.waves.schema import PlanningResult
 from graph_agent.core.execution.deps import AgentDeps, ToolCallWrapper
-from graph_agent.core.hooks.pipeline import MiddlewareNodes
-from graph_agent.core.tools.toolbox import Toolbox
+from graph_agent.core.extensions.hook_pipeline import MiddlewareNodes
+from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.models.pool import ModelWrapper, leave_unwrapped
 from graph_agent.models.prompts import Prompts
 from graph_agent.nodes.delegate import delegate_node
@@ -26,8 +26,8 @@ from graph_agent.nodes.tools import tools_node
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
 
-    from graph_agent.core.hooks.middleware import AdmittedMiddleware
-    from graph_agent.core.tools.skills import SkillSet
+    from graph_agent.core.extensions.middleware import AdmittedMiddleware
+    from graph_agent.core.extensions.skills import SkillSet
     from graph_agent.models.provider_tools import ProviderTool
 
 
@@ -124,7 +124,7 @@ def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[Prov
     """
     if config.origins:
         # Imported here: most agents trace no origins.
-        from graph_agent.core.tools.source_marks import check_marks
+        from graph_agent.core.extensions.source_marks import check_marks
 
         check_marks(toolbox)
         # Calls are traced where approvals select them.
@@ -156,7 +156,7 @@ def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
     if isinstance(folders, Sequence) and not folders:
         return None
     # Imported here: most agents have no skills.
-    from graph_agent.core.tools.skills import open_skills
+    from graph_agent.core.extensions.skills import open_skills
 
     return open_skills(folders)
 
@@ -169,7 +169,7 @@ def admitted_middleware(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
     if not middleware:
         return []
     # Imported here: it loads the `langchain` package, which a program without middleware does not need.
-    from graph_agent.core.hooks.middleware import admit
+    from graph_agent.core.extensions.middleware import admit
 
     return admit(middleware)
 
@@ -184,9 +184,9 @@ def middleware_wrappers(
     """
     if not admitted:
         return MiddlewareWrappers()
-    from graph_agent.core.hooks.middleware import hook_set
-    from graph_agent.core.hooks.tool_middleware import ToolMiddleware
-    from graph_agent.core.hooks.wrap_model_call import ModelMiddleware
+    from graph_agent.core.extensions.middleware import hook_set
+    from graph_agent.core.extensions.tool_middleware import ToolMiddleware
+    from graph_agent.core.extensions.wrap_model_call import ModelMiddleware
 
     for one in admitted:
         if one.undeclared and not config.stream_before_guards:

@@ -17,15 +17,15 @@ from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.base.waves.schema import PlanningResult
 from graph_agent.core.execution.deps import AgentDeps
-from graph_agent.core.hooks.loop_hooks import sort_hooks
+from graph_agent.core.extensions.argument_checks import checked_delegates, checked_hooks, checked_tools
+from graph_agent.core.extensions.loop_hooks import sort_hooks
+from graph_agent.core.extensions.memory import AgentMemory
+from graph_agent.core.extensions.read_result import with_read_result
+from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.planning.planner import agentic_loop_from_env
 from graph_agent.core.planning.wait_tool import wait_tools
 from graph_agent.core.state.custom_state import HookedPlanState, custom_state
 from graph_agent.core.state.schema import AgentState, PlanState
-from graph_agent.core.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
-from graph_agent.core.tools.memory import AgentMemory
-from graph_agent.core.tools.read_result import with_read_result
-from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.pool import ModelPool, Resolve, require_chat_model
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source, text_of_source
@@ -145,7 +145,7 @@ def _join(deps: AgentDeps, graph: GraphAgentBuilder) -> GraphAgentBuilder:
         nodes["model"] = (model_node, PlanState)
     if deps.config.approve is not None:
         # Imported here: only agents with approvals need it.
-        from graph_agent.core.tools.toolbox import edit_fault
+        from graph_agent.core.extensions.toolbox import edit_fault
         from graph_agent.nodes.approve import approve_node
 
         nodes["approve"] = (approve_node, AgentState)

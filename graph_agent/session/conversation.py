@@ -20,14 +20,14 @@ from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.settings.config import AgentContext, coerce_context, effective_config, set_fields
 from graph_agent.base.types import Usage
 from graph_agent.core.execution.deps import AgentDeps, deps_of_run
-from graph_agent.core.hooks.failures import hook_error
-from graph_agent.core.hooks.pipeline import MiddlewareNode
+from graph_agent.core.extensions.hook_failures import hook_error
+from graph_agent.core.extensions.hook_pipeline import MiddlewareNode
+from graph_agent.core.extensions.invoke import belongs_to_run
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.hooked_requests import prepare
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import EmptySummaryError, request_summary, use_summary
 from graph_agent.core.state.schema import INITIAL_LOOP, loop_of_new_input
-from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.models.errors import classify_model_error
 
 _WINDOW_SHARE = 0.75

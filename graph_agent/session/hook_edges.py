@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from graph_agent.base._compat import dual_runnable
 from graph_agent.core.execution.deps import AgentDeps
-from graph_agent.core.hooks.pipeline import MiddlewareNode, MiddlewareNodes
+from graph_agent.core.extensions.hook_pipeline import MiddlewareNode, MiddlewareNodes
 from graph_agent.core.planning.middleware_replies import route_of
 from graph_agent.core.state.run import is_running, run_of
 from graph_agent.nodes.hook import hook_node

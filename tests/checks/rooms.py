@@ -26,9 +26,9 @@ ROOMS = (
     *("models", "nodes", "session", "storage", "web"),
 )
 CEILINGS = {
-    "rooms": 23,
-    "floors": 13,
-    "arrows": 96,
+    "rooms": 22,
+    "floors": 12,
+    "arrows": 87,
     "private names across rooms": 0,
     "names with several meanings": 0,
     "loggers below a definition": 0,

@@ -45,8 +45,8 @@ OPTIONAL = {
     ),
     *(
         "graph_agent.interfaces.server.agui",
-        "graph_agent.core.tools.skill_folder",
-        "graph_agent.core.tools.skills",
+        "graph_agent.core.extensions.skill_folder",
+        "graph_agent.core.extensions.skills",
         "graph_agent.devtools",
         "graph_agent.web.page",
     ),
@@ -72,7 +72,7 @@ AT_FIRST_USE = {
     *("base.approvals.decisions", "base.approvals.text", "session.assembly", "session.compiled"),
     *(
         "integrations.delegates.graph",
-        "core.tools.delegation",
+        "core.extensions.delegation",
         "core.execution.ledger",
         "session.deduplicator",
         "models.stream_watch",

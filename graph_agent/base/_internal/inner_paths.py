@@ -22,6 +22,8 @@ _PUBLIC_PATHS = {
     "devtools.evaluation": "graph_agent.evaluation",
     "devtools.testing": "graph_agent.testing",
     "core.runs": "graph_agent",
+    "core.hooks": "graph_agent.hooks",
+    "core.tools": "graph_agent",
     "models.parsing": "graph_agent.calls",
     "storage": "graph_agent.persistence",
 }

@@ -27,10 +27,10 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
+from graph_agent.core.extensions.delegation import DelegationResult
+from graph_agent.core.extensions.read_result import READ_RESULT
 from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.own_checkpoint import load
-from graph_agent.core.tools.delegation import DelegationResult
-from graph_agent.core.tools.read_result import READ_RESULT
 
 _TAINTED = "Untrusted text decides where this call goes. {}."
 """Description for the reviewer of a call with untrusted text in a decisive argument.

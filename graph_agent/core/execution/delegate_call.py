@@ -25,13 +25,13 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
 from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 from graph_agent.core.execution.approvals import approval_events, is_repeated
 from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent
+from graph_agent.core.extensions.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
+from graph_agent.core.extensions.invoke import belongs_to_run
+from graph_agent.core.extensions.output import fenced, shown_address, source_of, textless
+from graph_agent.core.extensions.truncation import truncate_output
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.state.run import handle_of
-from graph_agent.core.tools.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
-from graph_agent.core.tools.invoke import belongs_to_run
-from graph_agent.core.tools.output import fenced, shown_address, source_of, textless
-from graph_agent.core.tools.truncation import truncate_output
 
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 """Result of a delegation beyond the allowed depth, for the model."""

@@ -30,12 +30,12 @@ from graph_agent.base.usage import BUDGET_LEFT, STEPS_FOR_A_WAVE, BudgetUsage, c
 from graph_agent.base.waves.schema import PlanningResult
 from graph_agent.core.execution.overlap.call_table import CallTable
 from graph_agent.core.execution.prompt_versions import Versions, versions_of
-from graph_agent.core.hooks.pipeline import MiddlewareNodes
-from graph_agent.core.hooks.protocol import LoopHook, sees_answers
+from graph_agent.core.extensions.hook_pipeline import MiddlewareNodes
+from graph_agent.core.extensions.hook_protocol import LoopHook, sees_answers
+from graph_agent.core.extensions.memory import AgentMemory
+from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.state.run import Run, run_of
 from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
-from graph_agent.core.tools.memory import AgentMemory
-from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.prompts import Prompts

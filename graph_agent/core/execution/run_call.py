@@ -50,11 +50,8 @@ from graph_agent.core.execution.ledger import (
 )
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
 from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
-from graph_agent.core.state.custom_state import CustomState
-from graph_agent.core.state.own_checkpoint import load
-from graph_agent.core.state.run import WorkStoppedError
-from graph_agent.core.tools.client import call_client_tool
-from graph_agent.core.tools.invoke import (
+from graph_agent.core.extensions.client_tools import call_client_tool
+from graph_agent.core.extensions.invoke import (
     CommandScope,
     ReturnValue,
     after_attempts,
@@ -63,8 +60,11 @@ from graph_agent.core.tools.invoke import (
     read_output,
     record_return_value,
 )
-from graph_agent.core.tools.output import cut_short, fault, is_argument_error, may_have_run
-from graph_agent.core.tools.toolbox import Toolbox
+from graph_agent.core.extensions.output import cut_short, fault, is_argument_error, may_have_run
+from graph_agent.core.extensions.toolbox import Toolbox
+from graph_agent.core.state.custom_state import CustomState
+from graph_agent.core.state.own_checkpoint import load
+from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.models.client import ModelClient
 
 T = TypeVar("T")

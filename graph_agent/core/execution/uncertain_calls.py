@@ -21,9 +21,9 @@ from graph_agent.base.calls import fingerprint
 from graph_agent.base.history.call_events import call_of
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.core.execution.deps import Task
+from graph_agent.core.extensions.output import effect_text
+from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.state.schema import LoopState, UncertainCalls
-from graph_agent.core.tools.output import effect_text
-from graph_agent.core.tools.toolbox import Toolbox
 
 _MADE_BEFORE = "An equal call ({}) was made before, and its outcome is unknown: it may have taken effect."
 """Sentence for the reviewer; the field is the id and the step of the earlier call."""

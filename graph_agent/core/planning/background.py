@@ -4,7 +4,7 @@ Parts of background tasks in other files:
 
 - `nodes/plan.py`: the rule `receive_notes`, which receives results between two steps
 - `core/planning/wait_tool.py`: `wait_tools`, the tool by which the model waits for them
-- `core/tools/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
+- `core/extensions/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
 - `core/execution/delegate_call.py`: the part at a call, which starts a task
 - `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
 - `base/history/events.py`: `BackgroundResultEvent`
@@ -23,13 +23,13 @@ from graph_agent.base.calls import delegation_name
 from graph_agent.base.history.call_events import stored_value
 from graph_agent.base.history.events import event
 from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.core.extensions.delegation import BackgroundDelegate, DelegationResult
+from graph_agent.core.extensions.output import fenced, source_of
+from graph_agent.core.extensions.toolbox import Toolbox
+from graph_agent.core.extensions.truncation import truncate_output
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask
 from graph_agent.core.state.run import WorkStoppedError
-from graph_agent.core.tools.delegation import BackgroundDelegate, DelegationResult
-from graph_agent.core.tools.output import fenced, source_of
-from graph_agent.core.tools.toolbox import Toolbox
-from graph_agent.core.tools.truncation import truncate_output
 
 logger = get_logger("graph_agent.planning.background")
 

@@ -12,7 +12,7 @@ Parts of compaction in other files:
 - `core/planning/next_request.py`: `compacted_view` and `summarized_view`, the part at a request
 - `core/state/schema.py`: the keys `summary`, `kept_from` and `truncations` of the loop
 - `base/history/events.py`: `SummaryEvent`
-- `core/hooks/history_compression.py`: a hook that shortens requests by a function of the program
+- `core/extensions/history_compression.py`: a hook that shortens requests by a function of the program
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.history_notes import NOTE_HEAD, NOTE_MARK, SUMMARY, is_kept_note, is_note, summary_note
 from graph_agent.base.types import HIDDEN_ID_PREFIX
-from graph_agent.core.tools.truncation import cuts_for, with_cuts
+from graph_agent.core.extensions.truncation import cuts_for, with_cuts
 
 _NOTE_CHARS = 3_000
 """Maximum characters of a note about removed messages."""

@@ -21,7 +21,7 @@ from graph_agent.base.history.events import ModelCallRecord, Purpose, StoredEven
 from graph_agent.base.settings.config import Price
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import ExtraUsage, LimitMet, TimedRequest, add_usage, extra_usage, usage_of
-from graph_agent.core.hooks.protocol import HookAction
+from graph_agent.core.extensions.hook_protocol import HookAction
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.recovery import ChangedRequest, fitted, options_warned, recovered
 from graph_agent.core.planning.refusals import RefusedError

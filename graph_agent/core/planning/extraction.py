@@ -19,14 +19,14 @@ from graph_agent.base._internal.text import as_text
 from graph_agent.base.history.events import event
 from graph_agent.base.usage import add_usage, usage_of
 from graph_agent.core.execution.deps import answer_left_s
+from graph_agent.core.extensions.memory import AgentMemory
+from graph_agent.core.extensions.truncation import truncate
 from graph_agent.core.planning.compaction import newest_input
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import by_fallback
 from graph_agent.core.state.caller import caller_of_input
 from graph_agent.core.state.run import WorkStoppedError
-from graph_agent.core.tools.memory import AgentMemory
-from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.stream_watch import StreamWatch
 
 if TYPE_CHECKING:

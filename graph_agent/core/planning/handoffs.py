@@ -10,10 +10,10 @@ from langgraph.types import Command
 
 from graph_agent.base.history.call_events import Handoff
 from graph_agent.base.types import STATUS_OF, SessionStatus
+from graph_agent.core.extensions.invoke import parent_command
 from graph_agent.core.state.channels import status_event
 from graph_agent.core.state.messages import order_results
 from graph_agent.core.state.schema import PlanState
-from graph_agent.core.tools.invoke import parent_command
 
 
 def handoff_command(state: PlanState) -> Command[Any] | None:

@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage, AnyMessage
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import usage_of
-from graph_agent.core.hooks.loop_hooks import LoopHooks
-from graph_agent.core.hooks.protocol import HookRequest, sees_answers
-from graph_agent.core.hooks.request_messages import CarriedMessages, result_texts
+from graph_agent.core.extensions.hook_protocol import HookRequest, sees_answers
+from graph_agent.core.extensions.loop_hooks import LoopHooks
+from graph_agent.core.extensions.request_messages import CarriedMessages, result_texts
 from graph_agent.core.planning.answer_request import ask_for_answer
 from graph_agent.core.planning.ask import finish_stream, finished_plan, may_correct, plan_once, without_markup
 from graph_agent.core.planning.exchange import Exchange

@@ -8,7 +8,7 @@ Parts of loop detection in other files:
 - `core/planning/next_request.py`: offers a model no tool that is `withheld`
 - `core/state/schema.py`: the keys `loops`, `withheld` and `unchanging` of the loop
 - `base/history/events.py`: `LoopDetectedEvent`
-- `core/hooks/loop_hooks.py`: counts the calls of replies that a hook replaced
+- `core/extensions/loop_hooks.py`: counts the calls of replies that a hook replaced
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call
-from graph_agent.core.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode, MiddlewareNodes
+from graph_agent.core.extensions.hook_pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode, MiddlewareNodes
 from graph_agent.core.planning.reply import REPLACED, read_reply
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.state.messages import order_results, stream_rest

@@ -14,8 +14,9 @@ from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.history.call_events import EarlierCalls
 from graph_agent.base.settings.config import LoopConfig, Planner
 from graph_agent.core.execution.deps import AgentDeps, Task, answer_left_s
-from graph_agent.core.hooks.protocol import HookRequest
-from graph_agent.core.hooks.request_messages import with_texts
+from graph_agent.core.extensions.hook_protocol import HookRequest
+from graph_agent.core.extensions.request_messages import with_texts
+from graph_agent.core.extensions.truncation import with_cuts
 from graph_agent.core.planning.compaction import compacted_view, summarized_view
 from graph_agent.core.planning.kept_results import with_kept_results
 from graph_agent.core.planning.planner import planner_of
@@ -23,7 +24,6 @@ from graph_agent.core.planning.prepared_history import PreparedHistory, with_car
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.state.run import RunHandle
 from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
-from graph_agent.core.tools.truncation import with_cuts
 from graph_agent.models.client import Mode
 from graph_agent.models.pool import BoundModel
 from graph_agent.models.sanitize import SafeMessages, sanitized

@@ -20,9 +20,9 @@ from graph_agent.base.history.plan_parts import PlanJudgement
 from graph_agent.base.settings.candidates import CandidatePlan, ChoosePlan, PlanJudge
 from graph_agent.base.types import Call
 from graph_agent.base.usage import usage_of
+from graph_agent.core.extensions.invoke import belongs_to_run
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.reply import Planned
-from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.models.client import ModelClient
 from graph_agent.models.errors import classify_model_error, public_exception_text
 

@@ -23,13 +23,13 @@ from graph_agent.base.waves.schema import Selection
 from graph_agent.core.execution.approvals import held_calls
 from graph_agent.core.execution.open_calls import CurrentWave, current_wave, removed_events, results_in_order
 from graph_agent.core.execution.uncertain_calls import mark_uncertain_calls
+from graph_agent.core.extensions.toolbox import Toolbox, planned_fault
 from graph_agent.core.planning.approval_decisions import apply_decisions
 from graph_agent.core.planning.reply import read_reply
 from graph_agent.core.planning.update import AT_LIMIT, PlanUpdate
 from graph_agent.core.state.channels import status_event
 from graph_agent.core.state.messages import open_calls
 from graph_agent.core.state.run import WorkStoppedError
-from graph_agent.core.tools.toolbox import Toolbox, planned_fault
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
 

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.input_messages import STEERING_MARK
-from graph_agent.core.hooks.request_messages import with_message_text
+from graph_agent.core.extensions.request_messages import with_message_text
 from graph_agent.core.planning.kept_results import KeptResults
 from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
 from graph_agent.core.state.schema import RequestOnlyMessages

@@ -17,10 +17,10 @@ from graph_agent.base.errors import UserError
 from graph_agent.base.history.events import event
 from graph_agent.base.input_messages import RECALL_MARK
 from graph_agent.base.types import HIDDEN_ID_PREFIX
+from graph_agent.core.extensions.memory import AgentMemory, RecalledFact
 from graph_agent.core.state.caller import begin_for_caller, caller_of_input
 from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
-from graph_agent.core.tools.memory import AgentMemory, RecalledFact
 
 if TYPE_CHECKING:
     from graph_agent.core.execution.deps import Task

@@ -24,8 +24,8 @@ from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.types import Call, CutOff, Usage
 from graph_agent.base.usage import usage_of
 from graph_agent.core.execution.deps import AgentDeps
-from graph_agent.core.hooks.copies import copied
-from graph_agent.core.hooks.protocol import HookResponse
+from graph_agent.core.extensions.hook_copies import copied
+from graph_agent.core.extensions.hook_protocol import HookResponse
 from graph_agent.core.state.messages import with_name
 from graph_agent.models.client import Mode
 from graph_agent.models.reply_end import ended_at

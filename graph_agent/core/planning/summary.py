@@ -20,12 +20,12 @@ from graph_agent.base.history.events import StoredEvent, event
 from graph_agent.base.history_notes import is_kept_note, is_note
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError, usage_of
+from graph_agent.core.extensions.truncation import truncate
 from graph_agent.core.planning.compaction import find_cut, newest_input
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.recovery import ChangedRequest, fallen_back, shortened
 from graph_agent.core.state.schema import LoopState, Summary
-from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.stream_watch import StreamWatch

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 from graph_agent.base._compat import checkpointer_of
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.types import Call
+from graph_agent.core.extensions.delegation import HANDED_PARTS
+from graph_agent.core.extensions.source_marks import sinks_of
 from graph_agent.core.planning.origins.sources import Sources
 from graph_agent.core.planning.origins.trace import refused, traced
-from graph_agent.core.tools.delegation import HANDED_PARTS
-from graph_agent.core.tools.source_marks import sinks_of
 
 if TYPE_CHECKING:
     from graph_agent.core.planning.update import PlanUpdate

@@ -10,8 +10,8 @@ from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
 
 from graph_agent.base._compat import read_running_state
+from graph_agent.core.extensions.delegation import BackgroundDelegate, Delegate
 from graph_agent.core.state.channels import NOTHING_REMOTE, RemoteState
-from graph_agent.core.tools.delegation import BackgroundDelegate, Delegate
 
 WAIT_TOOL = "wait_for_background"
 """Name of the tool by which the model waits for background tasks."""

@@ -17,7 +17,7 @@ from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, 
 from graph_agent.base._internal.text import as_text, clean, decode
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import BUDGET_LEFT, RemainingBudget
-from graph_agent.core.tools.delegation import DEPTH_LEFT, Delegation
+from graph_agent.core.extensions.delegation import DEPTH_LEFT, Delegation
 
 MAX_IMAGES = 16
 """Maximum images of one answer for the model; further ones are files."""

@@ -50,15 +50,15 @@ from graph_agent.base.settings.config import Price, user_context
 from graph_agent.base.settings.inherited_context import delegated_context
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
-from graph_agent.core.state.channels import BackgroundTask, RemoteTask
-from graph_agent.core.state.registry import is_idle
-from graph_agent.core.tools.delegation import (
+from graph_agent.core.extensions.delegation import (
     DEPTH_LEFT,
     HANDED_PARTS,
     Delegation,
     DelegationResult,
     started_in_background,
 )
+from graph_agent.core.state.channels import BackgroundTask, RemoteTask
+from graph_agent.core.state.registry import is_idle
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, RunPart, open_interrupts, since_last_input
 from graph_agent.session.session import Session

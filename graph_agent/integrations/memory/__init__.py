@@ -5,7 +5,7 @@ write and search them, and facts that fit a user's message are added to the requ
 
 Parts in other files:
 
-- `core/tools/memory.py`: the protocol of a memory
+- `core/extensions/memory.py`: the protocol of a memory
 - `core/planning/recall.py`: the recall at the beginning of an input
 - `core/planning/next_request.py`: the message with the recalled facts
 - `base/history/events.py`: `RecallEvent`; `core/state/schema.py`: the key `recalled` of the loop state

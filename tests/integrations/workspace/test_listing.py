@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base.types import Call
-from graph_agent.core.tools.allowed_tools import allows
+from graph_agent.core.extensions.allowed_tools import allows
 from graph_agent.integrations.workspace.patterns import parse_rule
 from graph_agent.workspace import workspace_tools
 from tests.support.agents import asks, echo

@@ -20,9 +20,9 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.execution.overlap.rules import Proposal, reason_to_wait
 from graph_agent.core.execution.overlap.speculation import Speculation
+from graph_agent.core.extensions.invoke import ReturnValue, read_output, record_return_value
+from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.state.run import Run
-from graph_agent.core.tools.invoke import ReturnValue, read_output, record_return_value
-from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.chunk_listener import chunk_listener
 
 NO_VALUE: Any = object()

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
-from graph_agent.core.tools.toolbox import Toolbox
+from graph_agent.core.extensions.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True)

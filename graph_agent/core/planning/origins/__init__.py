@@ -7,6 +7,6 @@ The part of origins in other files:
 - `core/planning/plan_edits.py`: `start_calls` has the calls of a plan traced, by `core/planning/traced_calls.py`
 - `core/execution/approvals.py`: `held_calls` asks a reviewer about the tainted calls
 - `core/execution/delegate_call.py`: hands a delegate the untrusted parts of its task
-- `core/tools/source_marks.py` reads and checks the marks
+- `core/extensions/source_marks.py` reads and checks the marks
 - `session/agent_parts.py`: `with_approvals` has them checked, and adds the node `approve`
 """

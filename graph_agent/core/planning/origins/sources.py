@@ -14,11 +14,11 @@ from graph_agent.base.history.call_events import call_name, call_of, value_of
 from graph_agent.base.history.events import StoredEvent, is_own
 from graph_agent.base.input_messages import CONTEXT_MARK, HANDED_MARK
 from graph_agent.base.origins import ArgumentOrigin
+from graph_agent.core.extensions.read_result import READ_RESULT
+from graph_agent.core.extensions.source_marks import declared_source
+from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.planning.origins.index import Author, ReadText, TextIndex
 from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens
-from graph_agent.core.tools.read_result import READ_RESULT
-from graph_agent.core.tools.source_marks import declared_source
-from graph_agent.core.tools.toolbox import Toolbox
 
 _REPEATED = frozenset({READ_RESULT, "wait_for_background"})
 """Tools whose results repeat the text of another result, which is indexed already by its own trust."""

@@ -1,1 +1,0 @@
-"""Exports the protocol of loop hooks and the built-in hooks."""
