@@ -99,7 +99,7 @@ async def plan_node(
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:
-    """After a wave, apply a person's edits and the effects of its calls; otherwise continue or begin an input."""
+    """Begin or continue an input. After a wave, apply the edits that a person made to it and the effects of its calls."""
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()
@@ -118,11 +118,13 @@ async def receive_notes(update: PlanUpdate) -> None:
 
 
 async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
-    """Process notes and background results since the last call; return whether a message for the model was added.
+    """Process the notes and background results that have arrived since the last call; return whether a message for the
+    model was added.
 
     Args:
         update: The pass through `plan`.
-        steer: Whether to receive steering, too, and results of background tasks, which replace no reply of this pass.
+        steer: Whether steering and results of background tasks are processed, too. The results are left out if this
+            pass has a reply already.
     """
     kinds: Sequence[NoteKind] = ("configure", *NOTE_EVENTS, "steer") if steer else ("configure", *NOTE_EVENTS)
     steered = False

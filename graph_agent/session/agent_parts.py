@@ -78,7 +78,9 @@ def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
 
 
 def call_nodes(deps: AgentDeps) -> dict[str, Callable[..., Any]]:
-    """Return the nodes that run calls, by name; with `predict=True`, their results begin the next plan."""
+    """Return the nodes that run calls, by name. With `predict=True`, each node also reports its result, so that the
+    next plan can be predicted.
+    """
     nodes: dict[str, Callable[..., Any]] = {"tools": tools_node, "delegate": delegate_node}
     if deps.config.predict is not True:
         return nodes

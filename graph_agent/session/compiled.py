@@ -227,7 +227,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Lock the session, run the graph, and yield its chunks, or those of the stored result of the input's id.
+        """Lock the session, run the graph, and yield its chunks. If the result of the input's id is already stored,
+        yield the chunks of that result instead.
 
         Raises the errors of `astream`.
         """
@@ -237,7 +238,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         if self.builder.own.names:
             self._check_custom_state(input)
         if saver is not None and config is not None and self._answers_a_checkpoint(input, config):
-            _check_open(await self.aget_state(config))
+            _refuse_answered(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
             run.is_unobserved = saver is None and self._is_unobserved(configurable, kwargs)
@@ -339,8 +340,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _check_session(
         self, given: Any, configurable: dict[str, Any], saver: BaseCheckpointSaver[Any] | None
     ) -> None:
-        """Raise `InputError` if an input has no message and there is nothing to continue, or if own fields do not fit
-        the stored ones.
+        """Check an input against the session before the run begins; raise `InputError` if it cannot be used.
+
+        It cannot if it has no message and there is nothing to continue, or if a value that it writes to a field of
+        `state_schema` is not accepted by the field's reducer together with the stored value.
 
         `saver` is the checkpointer of the run; None if nothing is stored.
         """
@@ -365,7 +368,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             self._check_custom_state(update[0])
 
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
-        """Return the checkpointer of a run, which is that of a surrounding run; None if the run stores nothing."""
+        """Return the checkpointer of a run; None if the run stores nothing.
+
+        Inside another graph, it is the checkpointer of that graph, which is patched so that it can be used from any
+        event loop.
+        """
         if self.checkpointer is False:
             return None
         if (inherited := checkpointer_of({"configurable": configurable})) is not None:
@@ -495,8 +502,11 @@ def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
     return _resumes(given, configurable) or is_dispatched(configurable)
 
 
-def _check_open(state: StateSnapshot) -> None:
-    """Raise `InputError` if a checkpoint has approval requests and all of them have an answer."""
+def _refuse_answered(state: StateSnapshot) -> None:
+    """Raise `InputError` if all approval requests of a checkpoint have been answered.
+
+    A checkpoint without approval requests passes.
+    """
     # LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
     asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
     if asked and all(task.result is not None for task in asked):
@@ -529,7 +539,11 @@ class PushedMessages(StreamTransformer):
         return {}
 
     def process(self, event: Any) -> bool:
-        """Replace a node's chunk by a whole message in place; return False to drop one that was reported, else True."""
+        """Replace a chunk that a node has pushed by the whole message, in place.
+
+        Returns False, so that LangGraph drops the chunk, if the message has been streamed already; True for every other
+        event.
+        """
         if event["method"] != "messages":
             return True
         data = event["params"]["data"]

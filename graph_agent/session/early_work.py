@@ -39,8 +39,9 @@ NO_EARLY_WORK = EarlyWork()
 
 
 def early_work_of(events: Iterable[Mapping[str, Any]]) -> EarlyWork:
-    """Return the sums over the events of a session, or of one of its inputs; all are 0 without early work. The saved
-    seconds are, for each plan, the difference of the time at which its last call would have ended.
+    """Return the sums over the events of a session, or of one of its inputs; all are 0 without early work.
+
+    The saved seconds of a plan are how much earlier its last call ended than it would have without early work.
     """
     started = used = 0
     saved_s = wasted_s = cost = 0.0

@@ -169,8 +169,9 @@ class StreamParts:
     def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
         """Return the parts of one chunk itself; empty for an unknown mode.
 
-        `mode` is the stream mode. The state of the mode `values` is a part only if events are not put in order. Objects
-        that a program writes to `custom` are passed on, but text that the reply buffer has is left out.
+        `mode` is LangGraph's stream mode. The state (mode `values`) is a part only if events are passed on in the order
+        in which they arrive. Objects that a program writes to `custom` are passed on, but text that the reply buffer
+        has is left out.
         """
         if mode == "messages":
             return self._tokens(*payload)
@@ -259,8 +260,8 @@ class StreamParts:
         return self._added([*early.events[before:]], is_early=True)
 
     def _added(self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False) -> Iterator[RunPart]:
-        """Yield the parts of new events: of those whose index in the history is final, and the ends of calls at
-        once.
+        """Yield the parts of new events whose index in the history is final. For a result that must wait for its index,
+        yield at once that the call has ended.
         """
         placed = self._order.add(events) if self._in_order else self._order.number(events)
         for event in events if self._in_order else ():

@@ -294,10 +294,13 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
 
 
 def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:
-    """Compute what earlier runs did with a wave, from the wave's checkpoint and its pending writes.
+    """Collect what earlier runs recorded about the calls of a wave: which started, asked a person, were answered, or
+    finished.
+
+    All of it is read from the pending writes of the wave's checkpoint and of those that it was edited from.
 
     Args:
-        stopped: The checkpoint at which the last run stopped; None gives the empty state.
+        stopped: The checkpoint at which the last run stopped; None gives an empty `WaveRecovery`.
         before: The checkpoints that it was edited or copied from, newest first, as `edit_ancestors` returns them.
     """
     if stopped is None:

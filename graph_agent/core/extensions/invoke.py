@@ -514,12 +514,14 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
 
 
 def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
-    """Return middleware's output with the status and the value (`stored`) of the call's own result, which no message
-    has.
+    """Return the output of middleware with the status and the value (`stored`) of the call's own result, which a
+    message cannot hold.
 
-    Unchanged content and artifact keep both, unless the middleware changed success to error or back; so does an error
-    of a call that did not run or may have run. Changed content gets its value from the content alone, so that removed
-    text does not reappear. `outputs` are oldest first.
+    Both stay if content and artifact are unchanged, unless the middleware changed success to error or back. They also
+    stay if the middleware returns an error for a call that did not run or may have run. Changed content gets its value
+    from the content alone, so that removed text does not reappear.
+
+    `outputs` are the results of the call's runs, oldest first.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):

@@ -62,11 +62,10 @@ class CarriedMessages:
         return sorted([*self._before, *pieces], key=itemgetter("at"))
 
     def _at(self, before: int) -> int:
-        """Return the position in the history before which added messages stand.
+        """Return the position in the history before which messages belong that a request has at the index `before`.
 
-        Args:
-            before: Index in the request. The first message from there on that the history contains gives the position;
-                if none does, the position is the end.
+        It is the position of the first message of the request from that index on that the history contains; if there is
+        none, the end of the history.
         """
         if before < len(self._request):
             positions = {message.id: position for position, message in enumerate(self._history)}
@@ -166,7 +165,7 @@ def _from_first_call(run: Sequence[AnyMessage], known: set[str | None]) -> Seque
 
 
 def _answered(run: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages, except for results whose call does not stand before them in the list."""
+    """Return the messages without results whose call does not precede them in the list."""
     calls: set[str | None] = set()
     kept: list[AnyMessage] = []
     for message in run:

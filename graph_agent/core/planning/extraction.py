@@ -63,7 +63,7 @@ async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
 
     Usage, loop state and events of `answer` receive those of the request; a `recall` event lists the stored ids. A
     failure adds a `warning` event and never changes the answer. Nothing happens without an answer or a text of the
-    user, and nothing is stored if the run is stopped or the deadline passes.
+    user. If the run is stopped or the deadline passes first, nothing is stored, and only the log reports it.
 
     Args:
         answer: The pass through `finalize`, with the answer.

@@ -37,9 +37,9 @@ def hold_reply(update: PlanUpdate) -> None:
     """Put the reply of a planning request into the history, and hold its calls back until the middleware hooks have
     run.
 
-    Its id is stored as `reply_id` in the loop state; that is empty if there is nothing for the hooks: after a failure
-    or a limit, or if no model was asked. Ready calls become waiting ones. The closing remark of planning, which is no
-    part of the conversation, is stored as a hidden message, which `plan` removes again.
+    Its id becomes `reply_id` of the loop state, which is empty if the hooks have nothing to process: after a failure or
+    a limit, or if no model was asked. Ready calls become waiting ones. Text that ends planning without being the answer
+    is added as a hidden message, which `plan` removes again.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""

@@ -99,8 +99,8 @@ class PlanningOverlap:
         return planned
 
     async def during(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan, while calls begin that are likely (if `predict` is set) or streamed; those that it does not
-        have are dropped.
+        """Await the plan. Meanwhile, calls of its streamed reply and, with `predict`, likely calls begin early; those
+        that the plan does not have are dropped.
 
         Raises:
             BaseException: What `sent` raises.
@@ -123,7 +123,7 @@ class PlanningOverlap:
         return planned
 
     async def _planned(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan; if one reply streams, its calls begin as soon as each is complete.
+        """Await the plan. If one reply streams, each of its calls begins as soon as it is complete.
 
         Early calls that the plan does not have are dropped; all of them if the request raises.
         """
@@ -151,7 +151,9 @@ class PlanningOverlap:
             self.begin(call, "learned")
 
     async def _likely(self, learned: LearnedCalls) -> list[Call]:
-        """Return the calls that followed in earlier inputs of the agent; the table counts what is new."""
+        """Return the calls that usually followed the newest wave in earlier inputs of the agent, and add the wave
+        itself to the table.
+        """
         request = self._request
 
         def wave() -> Sequence[StoredEvent]:
@@ -161,7 +163,9 @@ class PlanningOverlap:
 
 
 def _learned_calls_of(request: NextRequest, config: RunnableConfig) -> LearnedCalls:
-    """Return the part of the table that serves this run."""
+    """Return the run's `LearnedCalls`, created at the first call. Agents without a name share its table only if their
+    tools have the same names.
+    """
     run, agent = run_of(config), request.agent
 
     def make() -> LearnedCalls:

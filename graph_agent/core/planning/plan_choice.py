@@ -68,13 +68,13 @@ def is_certain(plans: Sequence[Planned | None], pending: int) -> bool:
 
 
 def certain_calls(plans: Sequence[Planned | None], pending: Sequence[int]) -> list[Call]:
-    """Return the calls that are in every plan which most candidates may have in the end.
+    """Return the calls that the chosen plan will have, whichever plan most candidates agree on in the end.
 
-    Empty if a plan that no candidate has yet may still win.
+    Empty if a plan that no candidate has returned so far may still be chosen.
 
     Args:
-        plans: The plans of the candidates; None for one that has none, or none yet.
-        pending: Places of the candidates that have none yet.
+        plans: The plans of the candidates; None for one that has failed or not answered yet.
+        pending: Indexes of the candidates that have not answered yet.
     """
     first: dict[PlanKey, int] = {}
     counts = Counter[PlanKey]()

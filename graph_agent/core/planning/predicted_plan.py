@@ -96,13 +96,14 @@ class Predictions:
         self._newest: _Prediction | None = None
 
     def note(self, task: Task, call: Call, update: Sequence[tuple[str, Any]]) -> None:
-        """Take note of the update of a call; predict the next plan if only one call of the wave has no result.
+        """Record the result of a call. If only one call of the wave has no result then, begin to predict the next plan.
 
-        An update without exactly one result, such as that of a waiting delegate, is ignored.
+        An update without exactly one result, such as that of a delegate that waits for a person, is ignored.
 
         Args:
             task: The task of the call.
-            update: What its node has returned.
+            call: The call.
+            update: The state update that its node has returned.
         """
         if task.wave != self._wave:
             self._wave, self._results = task.wave, {}

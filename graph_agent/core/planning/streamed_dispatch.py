@@ -77,7 +77,7 @@ class StreamedDispatch:
             chunk_listener.reset(token)
 
     def begin(self) -> None:
-        """Forget the calls of the former reply, except for those that have begun."""
+        """Begin a new reply: forget the calls of the last one. Calls that have begun go on."""
         self._seen = Counter[str]()
         """Tool and arguments → number of such calls in the reply."""
         self._waiting: list[Call] = []
@@ -127,8 +127,9 @@ class StreamedDispatch:
             self._advance()
 
     def _resolved(self, call: Call) -> Any:
-        """Return a call with the values of its references; `WAITS` if it waits for a result; None if it cannot begin
-        early."""
+        """Return a call with the results in place of its references; `WAITS` if a result is not there yet; None if the
+        call cannot begin early.
+        """
         try:
             needs = {*call.get("needs", ()), *referenced_ids(call["arguments"])}
             # Without overlap, such a call runs after all calls of the plan that need none, and may see what they wrote.
@@ -144,7 +145,9 @@ class StreamedDispatch:
             return None
 
     def _values(self, needs: set[str]) -> Iterator[tuple[str, Any]]:
-        """Yield the results that a call needs, by plan id: `NO_VALUE` for one that will not be there early."""
+        """Yield plan id → result for the results that a call needs and that are there; `NO_VALUE` in place of a result
+        that will not be there early.
+        """
         for need in needs:
             if need in self._of_plan:
                 early = self._of_plan[need]

@@ -121,15 +121,17 @@ class CheckpointFence:
     def admit(
         self, thread_id: str, namespace: str, newest: str | None, owner: str, new_ids: Sequence[str] = ()
     ) -> bool:
-        """Check, in the transaction of a write, that this run may write to the namespace; record the new checkpoints.
+        """Check, in the transaction of a write, that this run may write to the namespace; record the new checkpoints as
+        its own.
 
         Args:
             newest: Id of the newest checkpoint in the database; None if there is none.
-            owner: Id of the run recorded as continuing it; empty if there is none.
+            owner: Id of the run that has resumed from that checkpoint (see `owner_in`); empty if none is recorded.
             new_ids: Ids of the checkpoints to store, in ascending order; empty for pending writes of a stored
                 checkpoint.
 
-        Returns whether the saver must now record this run as the owner of `newest`, after a call of `check_untouched`.
+        Returns whether this run resumes from `newest` and is not recorded as its owner yet. The saver must then call
+        `check_untouched`, and record it.
 
         Raises:
             SessionLostError: Another run has continued the session, a new id is not above the newest checkpoint, or the
@@ -158,18 +160,19 @@ class CheckpointFence:
         return claims
 
     def own_newest(self, thread_id: str, namespace: str, new_ids: Sequence[str] = ()) -> list[str]:
-        """Return ids, one of which is the newest checkpoint's in the database unless another run has continued it.
+        """Return the ids of which one must be the newest in the database, so that the run may write without a call of
+        `admit`.
 
-        A saver may compare them in the statement of the write, which saves a query, and calls `admit` if they do not
-        match. The ids are the newest committed checkpoint of this run, and the highest one that the run has tried to
+        A saver compares them in the statement of the write itself, which saves a query, and calls `admit` if none
+        matches. They are the newest checkpoint that this run has committed, and the highest one that it has tried to
         store. The new ids are recorded as the run's own.
 
         Args:
             new_ids: Ids of the checkpoints to store, in ascending order; empty for pending writes of a stored
                 checkpoint.
 
-        Returns two ids; an empty list if the saver must call `admit` at once, which alone accepts a run without a
-        committed checkpoint, and a new id that is not above the run's highest.
+        Returns two ids. The list is empty if the saver must call `admit` at once: the run has no committed checkpoint,
+        or a new id is not above the run's highest.
 
         Raises:
             SessionLostError: The fence was closed.

@@ -395,10 +395,10 @@ def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
 
 
 def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
-    """Whether a run with this input needs no checkpoint to continue from.
+    """Whether a run with this input can begin without a stored checkpoint.
 
-    True if the input has a message to add or one of the known fields. If hooks run before the model, any input but None
-    is enough, because they may add messages; so is an update that is no mapping. Removals of messages are none.
+    True if the input has a message to add (a removal is none) or one of the known fields. If hooks run before the
+    model, which may add messages, any input but None is enough. A `Command` whose update is no mapping is enough, too.
 
     Args:
         given: The argument of `invoke` or `stream`; of a `Command`, the `update` counts.

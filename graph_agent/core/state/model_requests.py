@@ -278,7 +278,7 @@ def _digest(text: str) -> str:
 
 
 def _as_json(part: Any) -> Any:
-    """Return a message or tool as plain JSON, of a message the fields of `ModelRequest.messages`.
+    """Return a message or a tool as plain JSON. A message has the fields of `ModelRequest.messages`.
 
     Facts of the memory are replaced by their ids.
     """

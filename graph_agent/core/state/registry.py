@@ -514,7 +514,8 @@ def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
 
 @contextmanager
 def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator[None]:
-    """Make a run findable during the block, and its release of the lock afterwards, until `_released` ends.
+    """Make a run findable by its session during the block. After it, `_ending` finds the run until its lock is
+    released.
 
     Raises `SessionBusyError` if its lock was not `taken`.
     """
@@ -530,7 +531,7 @@ def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator
 
 @contextmanager
 def _released(key: tuple[Hashable, str], run: Run) -> Iterator[None]:
-    """Record after the block, which releases the lock, that the run has ended."""
+    """Set the future `run.ended` after the block, which releases the lock."""
     try:
         yield
     finally:

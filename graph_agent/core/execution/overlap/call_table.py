@@ -48,10 +48,10 @@ class Followers:
         """Hash of a shape → the shape, for those that followed at least `LEAST_COUNT` times."""
 
     def count(self, shapes: Collection[str]) -> None:
-        """Count one more occurrence of the context, with the shapes of the calls that followed.
+        """Count one more occurrence of the context, with the shapes of the calls that followed it.
 
-        Empty if the input ended. Halves all counts after `MOST_SEEN` occurrences, and drops the rarest shapes above
-        `MOST_FOLLOWERS`.
+        `shapes` is empty if the input ended. After `MOST_SEEN` occurrences all counts are halved, and above
+        `MOST_FOLLOWERS` the rarest shapes are dropped.
         """
         self.seen += 1
         for shape in shapes:

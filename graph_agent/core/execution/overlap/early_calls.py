@@ -146,9 +146,8 @@ class EarlyCalls:
         self._drop(lambda _: True)
 
     def _drop(self, is_unwanted: Callable[[EarlyCall], bool]) -> None:
-        """Drop the early calls for which `is_unwanted` returns True.
-
-        It is asked about each in the order of their begin.
+        """Cancel and remove the early calls for which `is_unwanted` returns True; it is called once for each, in the
+        order in which they began.
         """
         left: dict[str, list[EarlyCall]] = {}
         for key, held in self._held.items():

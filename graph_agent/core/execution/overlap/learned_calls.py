@@ -105,8 +105,8 @@ class LearnedCalls:
     def _shapes_of(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the different shapes of calls as texts, without calls that are not learned.
 
-        Calls that differ only in the element of a list have one shape together, for every element. So has a call of the
-        only element of a list.
+        Calls that differ only in which element of a list they use have one shape, which stands for every element. A
+        call that uses the only element of a list has this shape, too.
         """
         shapes = [(call["name"], self._shape(call["arguments"])) for call in calls]
         single = dict.fromkeys(_as_text(name, shape) for name, shape in shapes if shape is not _NO_SHAPE)

@@ -158,8 +158,9 @@ class Speculation:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Replace the timer for the next check of the budget of seconds, which is at the earliest time at which it can
-        be used up. None is set without such a budget, or while no call is open."""
+        """Replace the timer for the next check of the budget of seconds, due when the budget can be used up at the
+        earliest. There is no timer without such a budget, or while no call is open.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

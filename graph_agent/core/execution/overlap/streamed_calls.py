@@ -48,7 +48,7 @@ class StreamedCalls:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a new reply."""
+        """Begin a new reply: discard the pieces of the last one, and reset the receiver."""
         self._receiver.begin()
         self._text = StreamedObjects("tools" if self._mode == "wave" else None)
         self._calls: dict[int, _StreamedCall] = {}

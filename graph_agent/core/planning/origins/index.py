@@ -191,7 +191,8 @@ class TextIndex:
 
     def _covered(self, groups: Sequence[Author], tokens: Sequence[str]) -> list[int]:
         """Return, for each token, the length of the longest run of tokens around it that also occurs in texts of these
-        authors."""
+        authors; 0 if it is in none.
+        """
         longest = [0] * len(tokens)
         for group in groups:
             for first, last, _ in self._runs(group, tokens):

@@ -57,13 +57,14 @@ class Sources:
         self._read = 0
 
     def add_conversation(self, messages: Sequence[AnyMessage], system: str, handed: Sequence[str]) -> None:
-        """Add what the model has read before the first event of the session.
+        """Add the texts that the model has read before the first event of the session.
 
-        Of passed-on messages, those of the model are untrusted, because they may quote outsiders.
+        Of messages that a delegating agent has passed on, those of the model are untrusted, because they may quote
+        outsiders.
 
         Args:
-            messages: The history; added are messages that a delegating agent has passed on, and the untrusted parts of
-                tasks that a remote one has sent.
+            messages: The history, of which only passed-on messages are added, and the untrusted parts of tasks that a
+                remote agent has sent.
             system: The system prompt.
             handed: The parts of the task that the delegating agent took from untrusted text.
         """
@@ -94,9 +95,9 @@ class Sources:
         self._read = count + len(new)
 
     def _add(self, entry: StoredEvent) -> None:
-        """Add the text of one event, by its type and author; other events are ignored.
+        """Add the text of one event to the texts of its author; other events are ignored.
 
-        The user's are messages, steering and the arguments of an edited call. Results of calls that never ran are left
+        Messages, steering and the arguments of an edited call are the user's. Results of calls that never ran are left
         out, and results of a provider's own tools are untrusted.
         """
         match entry["type"]:

@@ -121,8 +121,11 @@ def _referenced(sources: Sources, text: str) -> Iterator[tuple[ArgumentOrigin, b
 def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
     """Return the origin of a value by the place where it was found.
 
-    Kind `model` for None, because nothing that was read has it. `how` is `field` for a whole field, else `prose`; a
-    whole field of an untrusted result is untrusted only if its tool declares that field.
+    - `kind` is `model` if it was found nowhere, and otherwise that of the text that has it.
+    - `how` is `field` if the value is a whole field, and otherwise `prose`; it is absent if not all texts could be
+      searched.
+    - `untrusted` is set for a value in prose of an untrusted text, for a whole field that its tool declares as
+      untrusted, and for text that a delegating agent took from untrusted text.
 
     Args:
         place: The place; None if the value was not found.
