@@ -99,7 +99,7 @@ async def plan_node(
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:
-    """Begin or continue an input. After a wave, apply the edits that a person made to it and the effects of its calls."""
+    """Begin or continue an input. After a wave, apply the edits that a person made and the effects of its calls."""
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()

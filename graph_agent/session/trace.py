@@ -225,7 +225,7 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add the span of a call that ends with the event `entry`. A call without a stored start begins at this event."""
+        """Add the span of a call that the event `entry` ends. A call without a stored start begins at this event."""
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
