@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -11,11 +11,9 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from graph_agent.base._compat import read_state
-from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
-from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
-from graph_agent.base._internal.text import clean
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.sync_bridge import await_within
 from graph_agent.base.calls import delegate_name
-from graph_agent.base.errors import GraphAgentError
 from graph_agent.base.history.call_events import CallResult, fault_result
 from graph_agent.base.types import Call
 from graph_agent.core.execution.approvals import question_value
@@ -24,7 +22,7 @@ from graph_agent.core.execution.delegate_call import (
     UsageTally,
     checked_result,
     delegation_update,
-    failed_delegation,
+    logged_failure,
     run_delegate,
     run_through_middleware,
     waiting_task,
@@ -33,8 +31,6 @@ from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.core.extensions.delegation import ContinuingDelegate, DelegationResult
 from graph_agent.core.extensions.invoke import belongs_to_run
-from graph_agent.core.extensions.output import effect_text
-from graph_agent.models.errors import is_raised_by_model, public_exception_text
 
 logger = get_logger(__name__)
 
@@ -81,17 +77,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         ):
             answer = interrupt(question_value(call, waiting))
 
-        def failed(error: BaseException) -> DelegationResult:
-            name = delegate_name(call["name"])
-            if isinstance(error, TimeLimitError):
-                log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
-                return failed_delegation(f"The delegate {name!r} was {error}. {effect_text(writes=True)}")
-            if isinstance(error, GraphAgentError | TimeoutError) or is_raised_by_model(error):
-                log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
-            else:
-                log_user_error(logger, f"The delegate {name!r}", error)
-            return failed_delegation(clean(f"The delegate {name!r} failed: {public_exception_text(error)}"))
-
+        failed = partial(logged_failure, logger, call)
         try:
             if deps.wrap_tool_call is None:
                 return await attempt(call)

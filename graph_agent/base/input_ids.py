@@ -32,6 +32,8 @@ RECENT_INPUTS = "graph_agent_inputs"
 """Key in checkpoint metadata: the inputs with an id before the checkpoint's own, or the checkpoint that lists them."""
 MOST_INPUTS = 32
 """Maximum number of earlier inputs with an id that a session recognizes if its saver cannot search by the id."""
+KEY_IN_META = "graph-agent/idempotency-key"
+"""Key of a call's idempotency key in the `_meta` of an MCP request; an agent takes it as the input's id."""
 MAX_LENGTH = 255
 """Maximum characters of an input id."""
 

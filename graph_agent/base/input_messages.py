@@ -1,10 +1,10 @@
-"""Finds the messages of a history that a user wrote."""
+"""Finds the messages of a history that a user wrote, by the marks of all others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
 from graph_agent.base.types import HIDDEN_ID_PREFIX
 
@@ -18,8 +18,15 @@ STEERING_MARK = "graph_agent_steering"
 RECALL_MARK = "graph_agent_recall"
 """Key in `additional_kwargs` of the message with facts of the memory, which is in requests only; the value lists the
 ids of the facts."""
+EXAMPLE_ID = f"{HIDDEN_ID_PREFIX}example-"
+"""Prefix of the ids of example messages, which are added to requests to show the form and are never stored."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 """Keys of messages with the user's role that are not input."""
+
+
+def is_example(message: BaseMessage) -> bool:
+    """Whether a message of a request is an example that shows the form of calls, by the prefix of its id."""
+    return (message.id or "").startswith(EXAMPLE_ID)
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:

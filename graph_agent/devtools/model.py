@@ -21,9 +21,9 @@ from graph_agent.base._compat import SubPattern, parse_pattern
 from graph_agent.base._internal.json_schema import SchemaCheck
 from graph_agent.base.calls import RESULT_MARKER
 from graph_agent.base.errors import ScriptError
+from graph_agent.base.input_messages import is_example
 from graph_agent.base.tool_names import PLAN_TOOL, alias_of
 from graph_agent.models.scripted import ModelScript, ScriptedChatModel, ScriptedRequest, read_object
-from graph_agent.models.wire.text_form import is_example
 
 _MOST_CANDIDATES = 200
 """Maximum values of a schema that are tried."""

@@ -37,8 +37,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from graph_agent.base._internal.media import TOKENS_OF_MEDIUM, media_of
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.errors import ConfigError, ScriptError
+from graph_agent.base.input_messages import is_example
 from graph_agent.models.stream_filters import SENTINEL
-from graph_agent.models.wire.text_form import is_example
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

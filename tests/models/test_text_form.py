@@ -12,9 +12,10 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.messages.tool import tool_call
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.base.input_messages import EXAMPLE_ID
 from graph_agent.calls import parse_tool_calls
 from graph_agent.models.wire.examples import echoed_values, example_plans, example_turns, with_examples
-from graph_agent.models.wire.text_form import EXAMPLE_ID, as_plans, as_text_history
+from graph_agent.models.wire.text_form import as_plans, as_text_history
 from graph_agent.waves import PlanningResult
 from tests.support.agents import add, asks, echo, says
 

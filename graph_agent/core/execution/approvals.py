@@ -19,6 +19,7 @@ from graph_agent.base.approvals.decisions import read_decisions
 from graph_agent.base.approvals.policy import Review, review_of
 from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.base.calls import delegate_name, reviewed_together
+from graph_agent.base.delegate_tasks import RemoteTask
 from graph_agent.base.errors import DecisionError
 from graph_agent.base.history.approval_events import decision_event, request_event
 from graph_agent.base.history.events import StoredEvent, is_own
@@ -29,7 +30,6 @@ from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
 from graph_agent.core.extensions.delegation import DelegationResult
 from graph_agent.core.extensions.read_result import READ_RESULT
-from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.own_checkpoint import load
 
 _TAINTED = "Untrusted text decides where this call goes. {}."

@@ -5,6 +5,7 @@ A delegation is a call `delegate_to_<name>`, which hands a task to another agent
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
@@ -15,8 +16,12 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
+from graph_agent.base._internal.failure_log import log_failure, log_user_error
+from graph_agent.base._internal.sync_bridge import TimeLimitError
 from graph_agent.base._internal.text import as_text, clean, to_json_safe
 from graph_agent.base.calls import delegate_name, is_delegation
+from graph_agent.base.delegate_tasks import RemoteTask
+from graph_agent.base.errors import GraphAgentError
 from graph_agent.base.history.call_events import OUTCOMES, CallResult, result_event, stored_value
 from graph_agent.base.history.events import SUCCESSES, StoredEvent, event
 from graph_agent.base.input_messages import CONTEXT_MARK
@@ -27,11 +32,12 @@ from graph_agent.core.execution.approvals import approval_events, is_repeated
 from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.extensions.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
 from graph_agent.core.extensions.invoke import belongs_to_run
-from graph_agent.core.extensions.output import fenced, shown_address, source_of, textless
+from graph_agent.core.extensions.output import effect_text, fenced, shown_address, source_of, textless
 from graph_agent.core.extensions.truncation import truncate_output
-from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
+from graph_agent.core.state.channels import RemoteChange, RemoteState
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.state.run import handle_of
+from graph_agent.models.errors import is_raised_by_model, public_exception_text
 
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 """Result of a delegation beyond the allowed depth, for the model."""
@@ -359,3 +365,21 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
 def failed_delegation(content: str) -> DelegationResult:
     """Return the result, with status `error`, of a delegation that failed; `content` is text for the model."""
     return DelegationResult(content, "error")
+
+
+def logged_failure(log: logging.Logger, call: Call, error: BaseException) -> DelegationResult:
+    """Log the exception that ended a delegation, and return the result, with status `error`, that describes it.
+
+    Args:
+        log: Logger of the node. An exception of the program's own code is logged with its traceback.
+        call: The delegation.
+        error: The exception of the delegate, or of middleware around it.
+    """
+    what = f"The delegate {delegate_name(call['name'])!r}"
+    if isinstance(error, GraphAgentError | TimeoutError) or is_raised_by_model(error):
+        log_failure(log, what, error, level=logging.WARNING)
+    else:
+        log_user_error(log, what, error)
+    if isinstance(error, TimeLimitError):
+        return failed_delegation(f"{what} was {error}. {effect_text(writes=True)}")
+    return failed_delegation(clean(f"{what} failed: {public_exception_text(error)}"))

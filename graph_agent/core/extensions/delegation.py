@@ -11,12 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
+from graph_agent.base.delegate_tasks import BackgroundTask, RemoteTask
 from graph_agent.base.history.call_events import CallResult
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.settings.config import Price
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import RemainingBudget
-from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: number of further levels of delegation that the run may use."""

@@ -21,6 +21,7 @@ from graph_agent.base._compat import InjectedArguments, read_state
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.calls import delegation_name, is_delegation
+from graph_agent.base.delegate_tasks import RemoteTask
 from graph_agent.base.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.base.types import Call
 from graph_agent.core.extensions.argument_checks import ArgumentsCheck, check_schema, openai_schema, schema_check
@@ -28,7 +29,6 @@ from graph_agent.core.extensions.client_tools import bare_schema
 from graph_agent.core.extensions.delegation import AskingDelegate, Delegate, LateDelegate
 from graph_agent.core.extensions.invoke import Invoker, ToolRetry, check_finite, tool_runtime
 from graph_agent.core.extensions.output import misfit_text
-from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.models.client import ToolSchemas
 from graph_agent.models.prompts import Prompts

@@ -6,7 +6,7 @@ Parts of background tasks in other files:
 - `core/planning/wait_tool.py`: `wait_tools`, the tool by which the model waits for them
 - `core/extensions/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
 - `core/execution/delegate_call.py`: the part at a call, which starts a task
-- `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
+- `base/delegate_tasks.py`: `BackgroundTask`, stored in the state field `remote`
 - `base/history/events.py`: `BackgroundResultEvent`
 - `integrations/delegates/graph.py`: runs the task of a compiled graph
 """
@@ -20,6 +20,7 @@ from typing import Any
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
+from graph_agent.base.delegate_tasks import BackgroundTask
 from graph_agent.base.history.call_events import stored_value
 from graph_agent.base.history.events import event
 from graph_agent.base.types import NO_USAGE, Call
@@ -28,7 +29,7 @@ from graph_agent.core.extensions.output import fenced, source_of
 from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.extensions.truncation import truncate_output
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask
+from graph_agent.core.state.channels import NOTHING_REMOTE
 from graph_agent.core.state.run import WorkStoppedError
 
 logger = get_logger("graph_agent.planning.background")

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger, log_fields
 from graph_agent.base._internal.text import as_text, text_of, to_json_safe
+from graph_agent.base.delegate_tasks import RemoteTask
 from graph_agent.base.history.call_events import (
     announce,
     answers_of_wave,
@@ -32,7 +33,7 @@ from graph_agent.base.waves.schema import Selection, select
 from graph_agent.core.execution.delegate_call import waiting_task
 from graph_agent.core.execution.deps import Task, spent
 from graph_agent.core.execution.open_calls import result_without_output, settle
-from graph_agent.core.state.channels import RemoteTask, status_event, take_extras
+from graph_agent.core.state.channels import status_event, take_extras
 from graph_agent.core.state.messages import newest_in_call_order, rewrite
 from graph_agent.core.state.notes import seconds_since_sent, take_follow_ups
 from graph_agent.core.state.run import RunHandle, WorkStoppedError, handle_of

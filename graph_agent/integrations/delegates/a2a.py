@@ -23,11 +23,11 @@ from langchain_core.messages import AnyMessage, HumanMessage
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.delegate_tasks import BackgroundTask, RemoteTask
 from graph_agent.base.errors import OperatorError
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import add_usage, less_usage
 from graph_agent.core.extensions.delegation import Delegation, DelegationResult, started_in_background
-from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe_card, open_http, origin_of, read_card
 from graph_agent.integrations.delegates.a2a_parts import (
     EXTENSION,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from graph_agent.base._internal.extras import needs_extra
 
 if TYPE_CHECKING:
+    from graph_agent.base.delegate_tasks import BackgroundTask, RemoteTask
     from graph_agent.core.extensions.delegation import Delegation, DelegationResult
-    from graph_agent.core.state.channels import BackgroundTask, RemoteTask
     from graph_agent.integrations.delegates.a2a_http import A2AAuth
 
 

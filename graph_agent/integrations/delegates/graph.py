@@ -42,6 +42,7 @@ from graph_agent.base._internal.text import as_text, to_json_safe
 from graph_agent.base.approvals.decisions import split_decisions
 from graph_agent.base.approvals.requests import asks_again, is_approval_request, joined_request
 from graph_agent.base.approvals.text import question_text
+from graph_agent.base.delegate_tasks import BackgroundTask, RemoteTask
 from graph_agent.base.errors import DecisionError, RunFailedError
 from graph_agent.base.finish import answer_cut_off, cause_of
 from graph_agent.base.history.call_events import as_value
@@ -57,8 +58,7 @@ from graph_agent.core.extensions.delegation import (
     DelegationResult,
     started_in_background,
 )
-from graph_agent.core.state.channels import BackgroundTask, RemoteTask
-from graph_agent.core.state.registry import is_idle
+from graph_agent.session.activity import running_check
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, RunPart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
@@ -481,7 +481,7 @@ class BackgroundRuns:
         saver, session_id = self._saver(), task["session_id"]
         if saver is None:
             return DelegationResult("The agent has no checkpointer any more, so the task is lost.", "unknown")
-        if _run_of(session_id) is not None or not await is_idle(saver, session_id):
+        if _run_of(session_id) is not None or await running_check(saver)(session_id):
             return None
         state = await self._stored().aget_state({"configurable": {"thread_id": session_id}})
         if interrupts := open_interrupts(state):
@@ -504,7 +504,7 @@ class BackgroundRuns:
         if run is not None and run.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([run])
             return
-        while saver is not None and ("asked" in task or not await is_idle(saver, session_id)):  # noqa: ASYNC110 - another process runs it
+        while saver is not None and ("asked" in task or await running_check(saver)(session_id)):  # noqa: ASYNC110 - another process runs it
             await asyncio.sleep(POLL_S)
 
     def _begin(self, id_: str, task: BackgroundTask) -> None:

@@ -11,8 +11,8 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.session.built_agent import builder_of
 
 if TYPE_CHECKING:
+    from graph_agent.base.delegate_tasks import BackgroundTask, RemoteTask
     from graph_agent.core.extensions.delegation import Delegation, DelegationResult
-    from graph_agent.core.state.channels import BackgroundTask, RemoteTask
     from graph_agent.integrations.delegates.graph import BackgroundRuns, DelegatedGraph
 
 

@@ -17,6 +17,7 @@ from pydantic import AnyUrl, Field
 
 from graph_agent.base._internal import telemetry
 from graph_agent.base.calls import key_of_current_call
+from graph_agent.base.input_ids import KEY_IN_META
 from graph_agent.integrations.mcp.connections import ServerConfig
 from graph_agent.integrations.mcp.elicitation import call_and_ask
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
@@ -47,10 +48,6 @@ def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
 
 # Private: the adapters' conversion of results. Their public conversion of tools uses a session of its own and drops an
 # argument named `runtime`.
-
-
-KEY_IN_META = "graph-agent/idempotency-key"
-"""Key of the idempotency key in the `_meta` of a call's request."""
 
 
 class McpTool(StructuredTool):

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from graph_agent.models.wire.text_form import EXAMPLE_ID, envelope, tagged_result
+from graph_agent.base.input_messages import EXAMPLE_ID
+from graph_agent.models.wire.text_form import envelope, tagged_result
 
 ExampleAnswers = Literal["prose", "object", "none", "result", "result object"]
 """How examples show an answer: as text (`prose`), as the schema's JSON object (`object`), or not at all (`none`).

@@ -16,8 +16,6 @@ from graph_agent.base._internal.media import media_of
 from graph_agent.base.calls import RESULT_MARKER
 from graph_agent.models.wire.traits import CALL_FIELDS
 
-EXAMPLE_ID = "do-not-render-example-"
-"""Prefix of the ids of example messages, which are added to requests to show the form and are never stored."""
 PLAN_STATUS = "plan_status"
 """Key in the `response_metadata` of a reply that was a structured plan: the plan's status.
 
@@ -28,11 +26,6 @@ _PLAN_IDS = "plan_ids"
 
 Holds call id → the id that the model wrote, for calls whose ids were replaced.
 """
-
-
-def is_example(message: BaseMessage) -> bool:
-    """Whether a message of a request is an example that shows the form of calls, by the prefix of its id."""
-    return (message.id or "").startswith(EXAMPLE_ID)
 
 
 class _Place(NamedTuple):

@@ -14,8 +14,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
+from graph_agent.base.delegate_tasks import RemoteTask
 from graph_agent.calls import Call
-from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.run import AgentHandle, Run, with_handle
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.session.routing import after_plan

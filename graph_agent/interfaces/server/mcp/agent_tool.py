@@ -26,11 +26,10 @@ from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.approvals.requests import request_of
 from graph_agent.base.approvals.text import parse_answer, question_text
 from graph_agent.base.errors import DecisionError, UserError
-from graph_agent.base.input_ids import InputId, as_input_id, digest_of
+from graph_agent.base.input_ids import KEY_IN_META, InputId, as_input_id, digest_of
 from graph_agent.base.model_error_text import public_text
 from graph_agent.base.tool_names import alias_of
 from graph_agent.base.types import SessionStatus
-from graph_agent.integrations.mcp.tools import KEY_IN_META
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.body_faults import describe_faults
 from graph_agent.interfaces.server.chat.handler import Runs
