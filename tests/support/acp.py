@@ -54,6 +54,18 @@ def send(to: str) -> str:
     return f"Sent to {to}."
 
 
+async def wire(to: str) -> str:
+    """Send money; the first time, the bank does not answer."""
+    with Path("sent").open("a") as file:
+        file.write(to + "\\n")
+    if len(Path("sent").read_text().split()) == 1:
+        await asyncio.sleep(3600)
+    return f"Sent to {to}."
+
+
+wire.metadata = {"timeout_s": 0.1}
+
+
 async def hold(file: str) -> str:
     """Wait for a file."""
     Path(f"{file}.begun").touch()

@@ -15,7 +15,7 @@ from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
 
 from graph_agent.base._internal.failure_log import exception_text, log_failure
 from graph_agent.base._internal.secrets import mask_secrets
-from graph_agent.base.approvals.decisions import standing_approval
+from graph_agent.base.approvals.decisions import standing_approval, standing_approval_covers
 from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.base.errors import UserError
 from graph_agent.base.types import SessionStatus
@@ -51,7 +51,9 @@ _COMMANDS = schema.AvailableCommandsUpdate(
 ASK, APPROVE = "ask", "approve"
 _MODES = [
     schema.SessionMode(id=ASK, name="Ask", description="Ask before each call that needs an approval."),
-    schema.SessionMode(id=APPROVE, name="Approve", description="Approve every call without a question."),
+    schema.SessionMode(
+        id=APPROVE, name="Approve", description="Approve calls without a question, unless one may have run before."
+    ),
 ]
 _STOP_REASONS: dict[str, schema.StopReason] = {
     "step_limit": "max_turn_requests",
@@ -174,7 +176,7 @@ class EditorAgent:
 
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
         """Set whether the client is asked about calls that need an approval ("ask"), or they are approved without
-        asking ("approve").
+        asking ("approve"), except those that no standing approval may cover.
 
         Raises `RequestError` for an unknown mode, or a session that this connection has neither begun nor loaded.
         """
@@ -362,7 +364,7 @@ class EditorSession:
     async def _ask(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
         """Ask the client about every call that waits for an approval, one after the other.
 
-        In the mode "approve", calls that allow it are approved without asking. Returns interrupt id → `{"decisions":
+        In the mode "approve", calls that a standing approval may cover are approved without asking. Returns interrupt id → `{"decisions":
         [...]}` for the interrupts that are approval requests; None if the client cancelled one of the questions.
         """
         answers: dict[str, Any] = {}
@@ -371,7 +373,7 @@ class EditorSession:
             assert request is not None, "`is_permission` has read it"
             decisions: list[Any] = []
             for call in calls_of_request(request):
-                if self.modes.current_mode_id == APPROVE and "approve" in call["allowed_decisions"]:
+                if self.modes.current_mode_id == APPROVE and standing_approval_covers(call):
                     # The history records that the call was approved without a question.
                     decisions.append(standing_approval(self._user))
                     continue

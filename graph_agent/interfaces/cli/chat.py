@@ -18,7 +18,6 @@ from graph_agent.interfaces.cli.chat_commands import COMMANDS, find_command, run
 from graph_agent.interfaces.cli.dialog import (
     Dialog,
     Question,
-    approve_all,
     questions_of,
     show_question,
     signed,
@@ -216,9 +215,16 @@ class Chat:
         elif state.tasks:
             self.err.print("The last run of this session was interrupted; /resume continues it.", style="yellow")
 
-    def ask(self) -> None:
-        """Begin to ask the open questions; the next lines that are typed answer them."""
-        self._dialog = Dialog(self.questions)
+    def ask(self, *, approves: bool = False) -> None:
+        """Begin to ask the open questions; the next lines that are typed answer them.
+
+        Args:
+            approves: Whether calls that a standing approval may cover are approved without asking. The session is
+                resumed at once if no question is left.
+        """
+        self._dialog = Dialog(self.questions, approves)
+        if (answers := self._dialog.answers) is not None:
+            self.answer(answers)
 
     def answer(self, answers: dict[str, Any] | None) -> None:
         """Resume the session in a new run, and return once it has started.
@@ -357,8 +363,7 @@ class Chat:
         self._run = asyncio.create_task(self._show(start))
 
     async def _show(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
-        """Print a run to its end, then ask the questions that it ended with; with `--approve-all` they are answered
-        automatically.
+        """Print a run to its end, then ask the questions that it ended with, except those that `--approve-all` answers.
 
         Exceptions of the run are printed. If the session refused an answer or a message (`InputError`), the questions
         are read again and asked again.
@@ -388,11 +393,7 @@ class Chat:
             await self.load_questions()
         elif result is not None and result.interrupts:
             self.questions = questions_of(result.interrupts)
-            answers = await approve_all(self.questions) if self.settings.approve_all else None
-            if answers is None:
-                self.ask()
-            else:
-                self.answer(answers)
+            self.ask(approves=self.settings.approve_all)
         self._wake()
 
     async def _refresh(self) -> None:

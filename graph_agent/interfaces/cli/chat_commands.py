@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from graph_agent.base.errors import GraphAgentError, did_you_mean
-from graph_agent.interfaces.cli.dialog import approve_all
 from graph_agent.interfaces.cli.events import event_line
 from graph_agent.interfaces.cli.one_shot import new_session_id
 
@@ -86,21 +85,17 @@ async def _abort(chat: Chat, _: str) -> None:
 
 
 async def _approve(chat: Chat, text: str) -> None:
-    """Ask the open questions again, or with the argument `all` approve all waiting calls and resume.
+    """Ask the open questions again, or with the argument `all` approve the waiting calls and resume.
 
-    If `all` is not possible, because a question is not an approval, a note is printed and the questions are asked. If
-    nothing waits or a run is under way, only a note is printed.
+    `all` leaves questions that are not approvals, and calls that no standing approval may cover; a note is printed, and
+    they are asked. If nothing waits or a run is under way, only a note is printed.
     """
     if not chat.questions or chat.is_running:
         chat.out.print("Nothing waits for an answer.", style="dim")
-    elif text != "all":
-        chat.ask()
-    # All or none: the run resumes once, and would ask the other questions again at once.
-    elif (answers := await approve_all(chat.questions)) is not None:
-        chat.answer(answers)
     else:
-        chat.err.print("Not every open question is an approval; /approve asks them one by one.", style="yellow")
-        chat.ask()
+        chat.ask(approves=text == "all")
+        if text == "all" and not chat.is_running:
+            chat.err.print("Not every question can be answered by `all`; the others are asked.", style="yellow")
 
 
 async def _events(chat: Chat, text: str) -> None:
@@ -168,7 +163,9 @@ COMMANDS = {
     "help": Command("", "Lists the commands.", _help),
     "steer": Command("TEXT", "Sends a message before the next step of the run.", _steer),
     "abort": Command("", "Stops the run, or drops the calls that wait for an answer.", _abort),
-    "approve": Command("[all]", "Asks the open questions again; with `all`, approves every call that waits.", _approve),
+    "approve": Command(
+        "[all]", "Asks the open questions again; with `all`, approves calls that wait without asking.", _approve
+    ),
     "resume": Command("", "Continues a run that was interrupted.", _resume),
     "events": Command("[N]", "Shows the newest events of the session, by default 20.", _events),
     "status": Command("", "Shows the session, its calls, and the tokens of the newest input.", _status),

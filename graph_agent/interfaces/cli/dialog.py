@@ -76,7 +76,10 @@ class ReviewedCall:
     origins: tuple[str, ...] = ()
     """One line for each argument whose origin is known: the path of the argument, and where its value comes from."""
     may_be_covered: bool = True
-    """Whether `always`, chosen for an earlier call of the same title, decides on this one, too."""
+    """Whether `always`, chosen for an earlier call of the same title, or `--approve-all` decides on this one, too.
+
+    False for a call that may have run before, or whose destination is from untrusted text.
+    """
 
     @property
     def title(self) -> str:
@@ -239,6 +242,8 @@ class Dialog:
 
     questions: Sequence[Question]
     """The open questions; not empty."""
+    approves: bool = False
+    """Whether calls that a standing approval may cover are approved without asking, as with `--approve-all`."""
     error: str = ""
     """Why the last line was refused; empty if it was accepted."""
     _at: int = 0
@@ -256,6 +261,10 @@ class Dialog:
 
     Further calls with these titles are approved without asking; calls of later requests are approved by the session.
     """
+
+    def __post_init__(self) -> None:
+        """Approve the first calls if they are approved without asking."""
+        self._skip_approved()
 
     @property
     def answers(self) -> dict[str, Any] | None:
@@ -374,7 +383,7 @@ class Dialog:
     def _decide(self, decision: DecisionFields) -> None:
         """Add the decision on the next call, and open the next question after the last call.
 
-        Then approve following calls for which `always` was chosen.
+        Then approve following calls that need no question.
         """
         self._awaits = ""
         self._decisions.append(decision)
@@ -389,9 +398,13 @@ class Dialog:
         self._decisions = []
 
     def _skip_approved(self) -> None:
-        """Approve the next call, and the ones after it, for as long as `always` was chosen for their titles."""
+        """Approve the next call, and the ones after it, for as long as `approves` or `always` covers them."""
         action = self._action
-        if action is not None and action.title in self._always and action.may_be_covered:
+        if action is None or not action.may_be_covered:
+            return
+        if self.approves:
+            self._decide({"type": "approve"})
+        elif action.title in self._always:
             self._decide({**standing_approval(user_name())})
 
     @property
@@ -454,13 +467,10 @@ async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[
 async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
     """Return answers that approve every call without asking, as interrupt id → answer.
 
-    Returns None if a question is not an approval, or a call does not allow `approve`.
+    Returns None if a question is not an approval, a call does not allow `approve`, or a person must decide on a call
+    because it may have run before or its destination is from untrusted text.
     """
-    if not all(question.actions for question in questions):
-        return None
-    if not all("approve" in action.allowed for question in questions for action in question.actions):
-        return None
-    return {each.id: each.answer([{"type": "approve"} for _ in each.actions]) for each in questions}
+    return Dialog(questions, approves=True).answers
 
 
 async def leave_waiting(questions: Sequence[Question]) -> dict[str, Any] | None:

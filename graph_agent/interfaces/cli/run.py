@@ -47,7 +47,7 @@ StartedSession = Annotated[
     str | None, typer.Option("--session", "-s", callback=session_option, help="A session to start or continue.")
 ]
 ApproveAllOption = Annotated[
-    bool, typer.Option("--approve-all", help="Approve every call that needs an approval, without a question.")
+    bool, typer.Option("--approve-all", help="Approve calls without a question, except those that may have run before.")
 ]
 
 

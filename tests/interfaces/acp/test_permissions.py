@@ -93,6 +93,17 @@ async def test_the_mode_approve_asks_nothing(tmp_path: Path) -> None:
     assert (sent(tmp_path), client.asked) == (["ana"], [])
 
 
+async def test_the_mode_approve_asks_about_a_call_that_may_have_run_before(tmp_path: Path) -> None:
+    prepare(tmp_path, AGENT.replace("desk:send", "desk:wire").replace("[send]", "[wire]"))
+    script = [calls(call("a", "wire", to="ana")), calls(call("b", "wire", to="bo"), call("c", "wire", to="ana")), *END]
+    async with editor(tmp_path, script, select("reject")) as client:
+        await client.begin()
+        await client.within(client.connection.set_session_mode(session_id=client.session_id, mode_id="approve"))
+        await client.prompt("hi")
+
+    assert (sent(tmp_path), client.asked) == (["ana", "bo"], [('wire {"to": "ana"}', ONE_OF)])
+
+
 async def test_a_cancelled_question_ends_the_prompt_and_settles_the_calls(tmp_path: Path) -> None:
     prepare(tmp_path)
 

@@ -214,14 +214,28 @@ def test_options_that_do_not_fit_are_refused(given: GivenAnswers, complaint: str
     assert complaint in str(refused.value)
 
 
-async def test_approve_all_leaves_other_questions_and_forbidden_approvals_open() -> None:
+async def test_approve_all_leaves_what_it_does_not_cover_open() -> None:
     call = approval(("write", {}), ("delete", {}))
     forbidden = approval(("write", {}), allowed=("reject",))
     question = questions_of([Interrupt("Which colour?", "b" * 32)])
 
-    answers = [await approve_all([call]), await approve_all([forbidden]), await approve_all([call, *question])]
+    uncertain = questions_of([Interrupt({**call.value, "uncertain": [False, True]}, "a" * 32)])
 
-    assert answers == [{"a" * 32: {"decisions": [APPROVE, APPROVE]}}, None, None]
+    given = ([call], [forbidden], [call, *question], uncertain)
+    answers = [await approve_all(questions) for questions in given]
+
+    assert answers == [{"a" * 32: {"decisions": [APPROVE, APPROVE]}}, None, None, None]
+
+
+def test_a_conversation_with_approve_all_asks_only_about_the_calls_that_it_does_not_cover() -> None:
+    value = {**approval(("write", {}), ("pay", {}), ("write", {})).value, "uncertain": [False, True, False]}
+    dialog = Dialog(questions_of([Interrupt(value, "a" * 32)]), approves=True)
+
+    asked = dialog.text.splitlines()[:2]
+    answer(dialog, "n", "")
+
+    decisions = [APPROVE, {"type": "reject"}, APPROVE]
+    assert (asked, dialog.answers) == (["Approve this call? (2 of 3)", "  pay"], {"a" * 32: {"decisions": decisions}})
 
 
 def test_the_allowed_decisions_of_a_call_are_those_at_its_place() -> None:

@@ -115,6 +115,18 @@ def test_a_case_of_a_session_runs_side_effecting_tools_only_if_they_are_allowed(
     assert (allowed.returncode, (folder / "paid").read_text()) == (0, "5\n5\n")
 
 
+def test_approve_all_leaves_a_call_that_may_have_run_before_to_a_person(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, approve="pay")
+    run_cli(folder, "run", "--session", "s1", "--approve-all", "Pay 5.", script=PAYS, DIES="1")
+
+    again = run_cli(folder, "run", "--session", "s1", "--approve-all", "Pay it now.", script=PAYS)
+    paid_once = (folder / "paid").read_text()
+    decided = run_cli(folder, "resume", "s1", "--approve-all", script=["Paid."])
+
+    assert (again.returncode, paid_once) == (4, "5\n"), again.stderr
+    assert (decided.returncode, (folder / "paid").read_text()) == (0, "5\n5\n"), decided.stderr
+
+
 def test_a_case_of_a_session_runs_with_tools_that_only_read(tmp_path: Path) -> None:
     looks = [asks(("a", "look", {"text": "x"})), "Seen."]
     folder = folder_of(tmp_path, tools=["my_tools:look"])
