@@ -171,7 +171,7 @@ def _own(case: Case) -> tuple[dict[str, Any], Any]:
 
     The fields are empty if the case has nothing but an expected answer; the answer is None if there is none.
     """
-    fields = {"session", "approvals", "context", "state", "expect"}
+    fields = {"session", "called", "approvals", "context", "state", "expect"}
     own = case.model_dump(mode="json", exclude_defaults=True, include=fields)
     equals = case.expect.answer.equals if case.expect.answer is not None else None
     is_plain = set(own) <= {"expect"} and own.get("expect", {}) in ({}, {"answer": {"equals": equals}})

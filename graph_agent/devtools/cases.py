@@ -231,6 +231,9 @@ class Case(_Part):
     session: str | None = None
     """Id of the session that the case was taken from, whose side-effecting calls run only with `--allow-writes`; None
     for a case written by hand."""
+    called: list[str] | None = None
+    """Names of the tools that this session called. The case needs `--allow-writes` only if one of them has side
+    effects; None if they are unknown, so that any side-effecting tool of the agent counts."""
     input: Turn | list[Turn]
     """The user's input: a text, a list of content blocks, or a list of such turns, run in order in one session."""
     approvals: dict[str, Approval] = {}

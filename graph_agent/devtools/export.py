@@ -131,16 +131,20 @@ def case_content(name: str, session: str, inputs: Sequence[RecordedInput]) -> di
     calls, one list for each parallel batch.
 
     It also expects the last answer, if there is one, and the last status. Statuses that a new run cannot meet are not
-    expected; `metadata.not_expected` names them. The first decision on each tool's calls is its `approvals`. `name` is
-    the name of the case, `session` the id of the session.
+    expected; `metadata.not_expected` names them. The first decision on each tool's calls is its `approvals`. `called`
+    has the names of all calls, planned and edited. `name` is the name of the case, `session` the id of the session.
     """
     contents, last = [each.content for each in inputs], inputs[-1]
     waves = [[_expected(call) for call in step.calls] for each in inputs for step in each.steps if step.calls]
     expect: dict[str, Any] = {"calls": [wave[0] if len(wave) == 1 else wave for wave in waves]}
     if last.answer:
         expect["answer"] = {"equals": last.answer}
-    case: dict[str, Any] = {"name": name, "session": session, "input": contents[0] if len(contents) == 1 else contents}
-    if decisions := _decisions_by_tool(inputs):
+    decisions = _decisions_by_tool(inputs)
+    # A person may have edited the name of a call.
+    called = sorted({call.name for each in inputs for _, call in each.calls} | decisions.keys())
+    turns = contents[0] if len(contents) == 1 else contents
+    case: dict[str, Any] = {"name": name, "session": session, "called": called, "input": turns}
+    if decisions:
         case["approvals"] = decisions
     left_out = [
         f"{call.name}: {call.result.status}"

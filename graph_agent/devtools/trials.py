@@ -114,7 +114,7 @@ class Plan:
     today: date | None = None
     """The agents' current date; None for the real one."""
     allow_writes: bool = False
-    """Whether cases taken from sessions may run with agents that have side-effecting tools."""
+    """Whether cases taken from sessions that called side-effecting tools may run."""
 
     def planned(self) -> list[Trial]:
         """Return all trials, before they run, those of one case next to each other.
@@ -174,8 +174,8 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
     """Open the agents and judges of an evaluation, and close all on exit.
 
     The functions of checks in Python are imported first, so that a wrong name shows before a model is asked. Raises
-    `ConfigError` if an agent, a judge or a function cannot be opened, or if a case was taken from a session, an agent
-    has side-effecting tools, and the plan does not permit them.
+    `ConfigError` if an agent, a judge or a function cannot be opened, or if a case was taken from a session that called
+    side-effecting tools, and the plan does not permit them.
     """
     answers = [case.expect.answer for case in plan.cases if case.expect.answer is not None]
     # First, as a wrong name should not show only after an evaluation of hours.
@@ -207,24 +207,28 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
 
 
 def _check_writes(plan: Plan, agents: Mapping[str, CompiledAgentGraph]) -> None:
-    """Raise `ConfigError` if a case taken from a session would run with an agent that has side-effecting tools.
+    """Raise `ConfigError` if a case was taken from a session that called side-effecting tools of an agent.
 
-    Its decisions are those that people took in the session, on other calls. Tools of the agent's memory are permitted,
-    as each trial has a user of its own.
+    Its decisions are those that people took in the session, on other calls. If the case does not name the tools that
+    were called, any side-effecting tool of the agent counts. Tools of the agent's memory are permitted, as each trial
+    has a user of its own.
     """
-    taken = [case.name for case in plan.cases if case.session is not None]
+    taken = [case for case in plan.cases if case.session is not None]
     if plan.allow_writes or not taken:
         return
     for label, graph in agents.items():
         deps = graph.builder.deps
         own = {tool.name for tool in deps.memory.tools} if deps.memory is not None else set()
-        if writes := [name for name in deps.toolbox.names if name not in own and graph.builder.writes(name)]:
-            more = f" and {len(taken) - 1} others" if len(taken) > 1 else ""
+        writing = [name for name in deps.toolbox.names if name not in own and graph.builder.writes(name)]
+        found = {case.name: [name for name in writing if case.called is None or name in case.called] for case in taken}
+        if refused := [name for name, writes in found.items() if writes]:
+            more = f" and {len(refused) - 1} others" if len(refused) > 1 else ""
+            writes = [name for name in writing if any(name in each for each in found.values())]
             raise ConfigError(
-                f"The case {taken[0]!r}{more} was taken from a session, whose approvals it repeats, and {label} has "
+                f"The case {refused[0]!r}{more} was taken from a session, whose approvals it repeats, and {label} has "
                 f"side-effecting tools, which would run for real: {', '.join(writes)}. Give --allow-writes to run "
-                'them, or mark those that only read: `marked(tool, effect="read")`. To repeat a session without any '
-                "tool, use `graph-agent replay` or `graph-agent sessions export --test`."
+                'them, choose others with --case, or mark tools that only read: `marked(tool, effect="read")`. To '
+                "repeat a session without any tool, use `graph-agent replay` or `graph-agent sessions export --test`."
             )
 
 

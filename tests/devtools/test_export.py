@@ -118,6 +118,7 @@ async def test_a_case_has_the_waves_and_the_decisions_of_a_session(tmp_path: Pat
             {
                 "name": "s1",
                 "session": "s1",
+                "called": ["pay", "search"],
                 "input": "Pay.",
                 "approvals": {"pay": {"edit": {"q": "cheaper"}}},
                 "expect": {

@@ -364,8 +364,9 @@ class EditorSession:
     async def _ask(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
         """Ask the client about every call that waits for an approval, one after the other.
 
-        In the mode "approve", calls that a standing approval may cover are approved without asking. Returns interrupt id → `{"decisions":
-        [...]}` for the interrupts that are approval requests; None if the client cancelled one of the questions.
+        In the mode "approve", calls that a standing approval may cover are approved without asking. Returns interrupt
+        id → `{"decisions": [...]}` for the interrupts that are approval requests; None if the client cancelled one of
+        the questions.
         """
         answers: dict[str, Any] = {}
         for interrupt in filter(conversion.is_permission, interrupts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shlex
 import sys
@@ -17,14 +18,14 @@ import typer
 
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import printable
-from graph_agent.base.errors import InputError
+from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.interfaces.cli import run_async
 from graph_agent.interfaces.cli.env_file import env_file_of
 from graph_agent.interfaces.cli.options import AGENT_FILE, ConfigOption, DbOption
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from importlib.resources.abc import Traversable
 
     from graph_agent.agent_file.model_check import CheckResult
@@ -74,8 +75,18 @@ async def _check(
     from graph_agent.interfaces.server.settings import unknown_variables
 
     results: list[CheckResult] = []
-    checks = check_all(config, db, unknown_variables(), _summary(env_file) if env_file else None, ask_model=ask_model)
-    async for check_result in checks:
+
+    async def checks() -> AsyncIterator[CheckResult]:
+        """Yield the results for the agent file, and then that for a server of it if the file is valid."""
+        env_text = _summary(env_file) if env_file else None
+        is_valid = False
+        async for found in check_all(config, db, unknown_variables(), env_text, ask_model=ask_model):
+            is_valid = is_valid or (found.check, found.status) == ("agent file", "ok")
+            yield found
+        if is_valid and (of_server := _server_check(config, db)) is not None:
+            yield of_server
+
+    async for check_result in checks():
         results.append(check_result)
         if as_json:
             typer.echo(json.dumps(asdict(check_result)))
@@ -87,9 +98,44 @@ async def _check(
         if check_result.fix:
             out.line(f"         fix: {check_result.fix}")
     problems = sum(each.status == "problem" for each in results)
+    warnings = sum(each.status == "warning" for each in results)
     if not as_json:
-        out.line(f"{problems} problem{'' if problems == 1 else 's'} found." if problems else "No problem found.")
+        found = f"{problems} problem{'' if problems == 1 else 's'} found" if problems else "No problem found"
+        out.line(f"{found}, {warnings} warning{'' if warnings == 1 else 's'}." if warnings else f"{found}.")
     return results
+
+
+def _server_check(config: str, db: str | None) -> CheckResult | None:
+    """Return whether `graph-agent serve` would start with the variables of the environment; None without the extra
+    `server`.
+
+    A refusal is a warning, because the agent may be run without a server.
+    """
+    from graph_agent.agent_file.credentials import sources_from
+    from graph_agent.agent_file.model_check import CheckResult
+
+    try:
+        from graph_agent.interfaces.server.serve import checked_start
+        from graph_agent.interfaces.server.settings import settings_from
+    except ImportError:
+        return None
+    variables = os.environ
+    try:
+        _, settings = checked_start(
+            config,
+            host=variables.get("GRAPH_AGENT_HOST") or "127.0.0.1",
+            db=db,
+            workers=int(variables.get("GRAPH_AGENT_WORKERS") or 1),
+            keys_file=Path(file) if (file := variables.get("GRAPH_AGENT_KEYS_FILE")) else None,
+            settings=settings_from([]),
+            credentials=sources_from(variables.get("GRAPH_AGENT_CREDENTIALS", "").split()),
+        )
+    except (ConfigError, ValueError) as error:
+        fix = "Correct this before `graph-agent serve`; without a server, the agent can be used as it is."
+        return CheckResult("server", "warning", f"`graph-agent serve` would not start: {error}", fix)
+    count = len(settings.keys)
+    keys = f"{count} API key{'' if count == 1 else 's'}" if count else "no API keys, for this machine only"
+    return CheckResult("server", "ok", f"`graph-agent serve` can start, with {keys}")
 
 
 def _write_report(config: str, db: str | None, results: list[CheckResult]) -> None:

@@ -63,7 +63,7 @@ def eval_(
         bool,
         typer.Option(
             "--allow-writes",
-            help="Run side-effecting tools for real, too, in cases that were taken from sessions, with the approvals "
+            help="Run also cases that were taken from sessions with side-effecting calls: for real, with the approvals "
             "of the session.",
         ),
     ] = False,
@@ -164,7 +164,7 @@ def _plan(
         today: The agent's current date; None for the real one.
         db: URL of the database of the runs; None for a SQLite file next to the cases.
         no_env: Whether to leave out the file `.env`.
-        allow_writes: Whether cases taken from sessions may run side-effecting tools.
+        allow_writes: Whether cases taken from sessions that called side-effecting tools may run.
 
     Raises:
         ConfigError: A file is invalid, no agent is named, or no case matches `only`.

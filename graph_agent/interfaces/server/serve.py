@@ -80,10 +80,16 @@ def serve(
         SystemExit: With `STARTUP_FAILURE` (3) if the agent or its database cannot be opened; the cause is logged.
     """
     _begin_log(log_level)
-    source = of_file(config, credentials, record=record, db=db)
-    settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
-    check_workers(workers, db or source.db)
-    is_switched_on()  # raises for a wrong value, which every worker would find
+    source, settings = checked_start(
+        config,
+        host=host,
+        db=db,
+        workers=workers,
+        keys_file=keys_file,
+        settings=settings,
+        credentials=credentials,
+        record=record,
+    )
     # Checked here because uvicorn binds after the agent's MCP servers have been started.
     bind_socket(host, port).close()
     _exit_cleanly_on_sigterm()
@@ -104,6 +110,34 @@ def serve(
         # uvicorn sets this exit status only for a single process.
         if has_failed(shared):
             sys.exit(STARTUP_FAILURE)
+
+
+def checked_start(
+    config: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    db: str | None = None,
+    workers: int = 1,
+    keys_file: Path | None = None,
+    settings: ServerSettings | None = None,
+    credentials: Mapping[str, CredentialSource] | None = None,
+    record: bool = False,
+) -> tuple[AgentSource, ServerSettings]:
+    """Check what a server of an agent file needs before it opens the agent; return the agent and the settings with the
+    keys.
+
+    `serve` begins with these checks, and `graph-agent doctor` reports them. The arguments are those of `serve`.
+
+    Raises:
+        ConfigError: The file, the keys or a credential cannot be used; the agent has a memory, or other machines can
+            reach `host`, and there is no key; several processes would share no database; or an environment variable of
+            the server has a wrong value.
+    """
+    source = of_file(config, credentials, record=record, db=db)
+    settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
+    check_workers(workers, db or source.db)
+    is_switched_on()  # raises for a wrong value, which every worker would find
+    return source, settings
 
 
 def serve_a2a(

@@ -63,6 +63,7 @@ def test_a_rated_answer_is_added_to_a_file_of_cases(tmp_path: Path) -> None:
     assert case == {
         "name": "s1-6",
         "session": "s1",
+        "called": [],
         "input": ["Capital of France?", "And of Italy?"],
         "metadata": {
             "answer": 6,

@@ -42,6 +42,36 @@ def check_results(folder: Path, *options: str, **environment: str) -> tuple[int,
     return done.returncode, found
 
 
+@pytest.mark.parametrize(
+    ("entry", "environment", "refusal"),
+    [
+        ("memory: true", {}, "memory: this server has no API keys"),
+        ("memory: true", {"GRAPH_AGENT_API_KEYS": "ada:" + "k" * 20}, None),
+        ("db: 'memory:'", {"GRAPH_AGENT_WORKERS": "2"}, "--workers 2 with db='memory:'"),
+        ("", {"GRAPH_AGENT_HOST": "0.0.0.0"}, "host='0.0.0.0' can be reached from other machines"),
+        ("", {"GRAPH_AGENT_DRAIN_S": "soon"}, "GRAPH_AGENT_DRAIN_S=soon"),
+    ],
+)
+def test_doctor_reports_what_serve_refuses(
+    tmp_path: Path, entry: str, environment: dict[str, str], refusal: str | None
+) -> None:
+    (tmp_path / "agent.yaml").write_text(f"name: a\nmodel: openai:gpt-4o-mini\n{entry}\n")
+    environment = {"GRAPH_AGENT_API_KEYS": "", "OPENAI_API_KEY": "none", **environment}
+
+    _, found = check_results(tmp_path, **environment)
+    summary = run_cli(tmp_path, "doctor", script=None, **environment).stdout.splitlines()[-1]
+    started = run_cli(tmp_path, "serve", script=None, **environment) if refusal else None
+
+    (server,) = found["server"]
+    if started is None:
+        assert (server["status"], server["text"]) == ("ok", "`graph-agent serve` can start, with 1 API key")
+    else:
+        begin = f"`graph-agent serve` would not start: {refusal}"
+        assert (server["status"], server["text"][: len(begin)]) == ("warning", begin)
+        assert started.stderr.strip().removeprefix("error: ") in server["text"]
+        assert summary.endswith(" warnings."), summary
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("template", [None, *Template])
 def test_the_tests_of_a_new_agent_pass(tmp_path: Path, template: Template | None) -> None:
@@ -174,6 +204,7 @@ def test_doctor_finds_no_problem_in_an_agent_that_works(tmp_path: Path) -> None:
             "MCP": ["ok"],
             "agent": ["ok"],
             "database": ["ok"],
+            "server": ["ok"],
         },
     )
     assert found["database"][0]["text"] == "sqlite:///graph_agent.db: writable, 1 session"
@@ -207,7 +238,7 @@ def test_doctor_names_a_fix_for_each_problem(tmp_path: Path) -> None:
     problems = {
         check: [each["fix"] != "" for each in results if each["status"] == "problem"]
         for check, results in found.items()
-        if check not in ("versions", "agent file")
+        if check not in ("versions", "agent file", "server")
     }
     assert (status, problems) == (
         1,

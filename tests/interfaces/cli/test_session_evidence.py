@@ -127,6 +127,34 @@ def test_approve_all_leaves_a_call_that_may_have_run_before_to_a_person(tmp_path
     assert (decided.returncode, (folder / "paid").read_text()) == (0, "5\n5\n"), decided.stderr
 
 
+def test_a_case_of_a_session_without_side_effecting_calls_runs_without_the_option(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, tools=["my_tools:look", "my_tools:pay"])
+    looks = [asks(("a", "look", {"text": "x"})), "Seen."]
+    run_cli(folder, "run", "--session", "looked", "Look.", script=looks)
+    run_cli(folder, "run", "--session", "paid", "Pay 5.", script=PAYS)
+    for session in ("looked", "paid"):
+        run_cli(folder, "feedback", session, "up", "--case", "cases.yaml")
+    for form in ("langsmith:theirs.jsonl", "pydantic-evals:theirs.yaml"):
+        run_cli(folder, "eval", "cases.yaml", "--export", form)
+
+    refused = run_cli(folder, "eval", "cases.yaml", script=looks)
+    passed = [
+        run_cli(folder, "eval", given, "--case", "looked*", "--fresh", script=looks)
+        for given in ("cases.yaml", "--from-feedback", "theirs.jsonl", "theirs.yaml")
+    ]
+    # A file of an older version names no tools.
+    written = yaml.safe_load((folder / "cases.yaml").read_text())
+    called = [case.pop("called") for case in written["cases"]]
+    (folder / "older.yaml").write_text(yaml.safe_dump(written))
+    older = run_cli(folder, "eval", "older.yaml", "--case", "looked*", script=looks)
+
+    begin = "error: The case 'paid-6' was taken from a session"
+    assert (refused.returncode, refused.stderr[: len(begin)], called) == (2, begin, [["look"], ["pay"]]), refused.stderr
+    assert [each.returncode for each in passed] == [0] * 4, [each.stdout + each.stderr for each in passed]
+    assert (older.returncode, "The case 'looked-" in older.stderr) == (2, True), older.stderr
+    assert (folder / "paid").read_text() == "5\n"
+
+
 def test_a_case_of_a_session_runs_with_tools_that_only_read(tmp_path: Path) -> None:
     looks = [asks(("a", "look", {"text": "x"})), "Seen."]
     folder = folder_of(tmp_path, tools=["my_tools:look"])
