@@ -242,7 +242,7 @@ _MOONSHOT = _provider(
     answers=("moonshot-kimi-01", "moonshot-kimi-04"),
     limits=_WITHOUT_DOCUMENTS,
 )
-_OPENROUTER = _provider(
+_OPENROUTER_OWN, _OPENROUTER_BY_OPENAI = _provider(
     "openrouter",
     "langchain-openrouter",
     "langchain_openrouter:ChatOpenRouter",
@@ -261,7 +261,6 @@ _OPENROUTER = _provider(
     suffix="/api/v1",
     answers=("openrouter-02", "openrouter-05"),
     odd=odd_chat.OPENROUTER,
-    limits={"abort_in_wait": "The client leaves a response open that arrives in the moment of a cancellation."},
 )
 _TOGETHER = _provider(
     "together",
@@ -554,7 +553,11 @@ ROWS: tuple[Row, ...] = (
     *_XAI,
     *_CEREBRAS,
     *_MOONSHOT,
-    *_OPENROUTER,
+    replace(
+        _OPENROUTER_OWN,
+        limits={"abort_in_wait": "The client leaves a response open that arrives in the moment of a cancellation."},
+    ),
+    _OPENROUTER_BY_OPENAI,
     *_TOGETHER,
     *_FIREWORKS,
     *_NIM,
