@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -22,6 +22,10 @@ from graph_agent.session.results import CallState, Done, Part, Token
 USERS = {"token-of-ada": "ada", "token-of-ben": "ben"}
 """Bearer token → user. Put your own login here."""
 MODEL: BaseChatModel | str = "openai:gpt-4o-mini"
+Parts = asyncio.Queue[Part | None]
+"""The parts of a run that its browser has not read; None follows the last one."""
+RUNS: set[asyncio.Task[None]] = set()
+"""The runs of this process, which go on when their browser leaves."""
 
 
 def book(room: str, day: str) -> str:
@@ -36,15 +40,24 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         config = LoopConfig(approve="book")
         agent = create_graph_agent(MODEL, [book], config=config, checkpointer=saver)
         app.state.agent = agent
-        cut_off = await SessionMemory(agent).list_sessions(status="interrupted")
-        resumed = asyncio.gather(*(resume(agent.session(each)) for each in cut_off))
+        for cut_off in await SessionMemory(agent).list_sessions(status="interrupted"):
+            begin(resume(agent.session(cut_off)))
         yield
-        resumed.cancel()
-        await asyncio.gather(resumed, return_exceptions=True)
+        for run in RUNS:
+            run.cancel()
+        await asyncio.gather(*RUNS, return_exceptions=True)
+
+
+def begin(run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Begin a run that belongs to the application, and not to a request."""
+    task = asyncio.create_task(run)
+    RUNS.add(task)
+    task.add_done_callback(RUNS.discard)
+    return task
 
 
 async def resume(session: Session) -> None:
-    """Continue a run that a crash has cut off."""
+    """Continue a run whose process ended, by a crash or for a new version."""
     try:
         await session.resume()
     except GraphAgentError:
@@ -112,27 +125,42 @@ async def decide(decision: Decision, session: OwnSession) -> EventSourceResponse
     return await streamed(session.stream_resume(answer, input_id=decision.id))
 
 
+@app.post("/chats/{chat}/stop")
+async def stop(session: OwnSession) -> dict[str, bool]:
+    """End the run of the chat, or its questions; the model learns which calls were made."""
+    return {"stopped": await session.abort()}
+
+
 async def streamed(parts: AsyncGenerator[Part]) -> EventSourceResponse:
-    """Return the stream of a run; a refusal comes with the first part, before the status."""
+    """Begin a run and return its stream; a refusal comes with the first part, before the status."""
+    queue: Parts = asyncio.Queue()
+    run = begin(consume(parts, queue))
+    first = await queue.get()
     try:
-        first = await anext(parts)
+        if first is None:
+            await run
     except SessionBusyError as error:
         raise HTTPException(409, str(error)) from error
     except InputError as error:
         raise HTTPException(422, str(error)) from error
-    return EventSourceResponse(events(first, parts))
+    return EventSourceResponse(events(first, queue))
 
 
-async def events(first: Part, parts: AsyncGenerator[Part]) -> AsyncIterator[dict[str, str]]:
-    """Yield the events of a stream; when the browser leaves, the run stops."""
+async def consume(parts: AsyncGenerator[Part], queue: Parts) -> None:
+    """Run to the end, whether the browser reads or has left."""
     try:
-        part: Part | None = first
-        while part is not None:
-            if shown := data(part):
-                yield {"event": part.type, "data": json.dumps(shown)}
-            part = await anext(parts, None)
+        async for part in parts:
+            queue.put_nowait(part)
     finally:
-        await parts.aclose()
+        queue.put_nowait(None)
+
+
+async def events(part: Part | None, queue: Parts) -> AsyncIterator[dict[str, str]]:
+    """Yield the events of a stream that begins with `part`."""
+    while part is not None:
+        if shown := data(part):
+            yield {"event": part.type, "data": json.dumps(shown)}
+        part = await queue.get()
 
 
 def data(part: Part) -> dict[str, Any]:

@@ -398,8 +398,9 @@ class SessionMemory:
         """Return the ids of sessions, newest first.
 
         Args:
-            status: Only sessions with this status: `interrupted` by a crash, `running`, `waiting`, or the status of an
-                input that has ended, such as `completed`; None for all sessions. Each session is read for it.
+            status: Only sessions with this status: `interrupted` (by a crash, or because the stream of the run was left
+                before its end), `running`, `waiting`, or the status of an input that has ended, such as `completed`;
+                None for all sessions. Each session is read for it.
 
         Raises:
             InputError: The status is unknown.
@@ -476,9 +477,9 @@ class SessionSummary:
     status: SessionStatus
     """Status of the session; `RUNNING` until its newest input has ended."""
     activity: Activity
-    """`running`: a run is in progress; `waiting`: for an answer; `interrupted`: its process ended in the middle of a
-    run; `idle`: the newest input has ended; `newer` (stored by a newer version of this package) or `damaged`: it cannot
-    be read, and the other fields have no values."""
+    """`running`: a run is in progress; `waiting`: for an answer; `interrupted`: its process ended, or its stream was
+    left, in the middle of a run; `idle`: the newest input has ended; `newer` (stored by a newer version of this
+    package) or `damaged`: it cannot be read, and the other fields have no values."""
     thumbs_up: int = 0
     """Positive ratings of its answers, at most one by each user for an answer."""
     thumbs_down: int = 0

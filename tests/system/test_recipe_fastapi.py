@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from sse_starlette import EventSourceResponse
 
 from examples.fastapi_chat import app as recipe
-from graph_agent import ScriptedChatModel
+from graph_agent import ScriptedChatModel, SessionMemory
 from tests.support.a2a_servers import serving
 from tests.support.doc_pages import ROOT, read_blocks
 from tests.support.gates import Gate, GatedModel, nothing_under_way, until
@@ -107,17 +108,75 @@ async def test_a_second_message_is_refused_while_an_answer_streams(serve: Serve)
     assert (second.status_code, answered[-1]) == (409, done("Hello, Ada."))
 
 
-async def test_a_browser_that_left_gets_its_answer_with_the_same_message(serve: Serve) -> None:
-    gate = Gate()
-    async with serve(GatedModel(["Hello, Ada.", "Hello again."], within={1: gate})) as ada:
-        message = {"id": "m1", "text": "Hello!"}
-        async with ada.stream("POST", "/chats/c1/messages", json=message) as response:
-            await anext(response.aiter_bytes())
-            await gate.reached()
-        await until(nothing_under_way)
-        answered = events(await send(ada, "Hello!"))
+async def leave(client: httpx.AsyncClient, gate: Gate) -> None:
+    """Send a message, and close the connection in the middle of its answer."""
+    message = {"id": "m1", "text": "Hello!"}
+    async with client.stream("POST", "/chats/c1/messages", json=message) as response:
+        await anext(response.aiter_bytes())
+        await gate.reached()
 
-    assert (gate.cancelled, answered[-1]) == (True, done("Hello again."))
+
+async def test_a_run_goes_on_when_the_tab_is_closed_and_the_same_message_gets_its_answer(serve: Serve) -> None:
+    gate, model = Gate(), GatedModel(["Hello, Ada."])
+    model.within[1] = gate
+    async with serve(model) as ada:
+        await leave(ada, gate)
+        again = asyncio.create_task(send(ada, "Hello!"))
+        seen = (await ada.get("/chats/c1/messages")).json()
+        gate.open()
+        answered = events(await again)
+        shown = (await ada.get("/chats/c1/messages")).json()
+
+    assert (gate.cancelled, len(model.requests), seen) == (False, 1, [{"role": "user", "content": "Hello!"}])
+    assert (answered, shown[1:]) == (
+        [("token", {"text": "Hello, Ada."}), done("Hello, Ada.")],
+        [{"role": "agent", "content": "Hello, Ada."}],
+    )
+
+
+async def test_a_closed_tab_ends_its_run_without_another_request(serve: Serve) -> None:
+    gate = Gate()
+    async with serve(GatedModel(["Hello, Ada."], within={1: gate})) as ada:
+        await leave(ada, gate)
+        gate.open()
+        await until(nothing_under_way)
+        shown = (await ada.get("/chats/c1/messages")).json()
+
+    assert shown[-1] == {"role": "agent", "content": "Hello, Ada."}
+
+
+async def test_a_variant_ends_the_run_when_the_tab_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    def ends_with_its_browser(events: Any) -> EventSourceResponse:
+        session = recipe.app.state.agent.session("ada:c1")
+        return EventSourceResponse(events, client_close_handler_callable=lambda _: session.abort())
+
+    monkeypatch.setattr(recipe, "EventSourceResponse", ends_with_its_browser)
+    async with serve(GatedModel(["Hello, Ada."], within={1: gate})) as ada:
+        await leave(ada, gate)
+        await until(nothing_under_way)
+        sessions = await SessionMemory(recipe.app.state.agent).list_sessions(status="aborted")
+
+    assert (gate.cancelled, sessions) == (True, ["ada:c1"])
+
+
+async def test_only_a_run_whose_process_ended_is_resumed_at_the_next_start(serve: Serve) -> None:
+    gate, next_gate = Gate(), Gate()
+    async with serve(GatedModel(["Hello, Ada."], within={1: gate})) as ada:
+        await leave(ada, gate)
+    async with serve(GatedModel(["Hello again."], before={1: next_gate})) as ada:
+        await next_gate.reached()
+        stopped = (await ada.post("/chats/c1/stop")).json()
+        await until(nothing_under_way)
+    model = ScriptedChatModel([])
+    async with serve(model) as ada:
+        sessions = await SessionMemory(recipe.app.state.agent).list_sessions(status="aborted")
+        await until(nothing_under_way)
+        shown = (await ada.get("/chats/c1/messages")).json()
+
+    assert (gate.cancelled, next_gate.cancelled, stopped, sessions) == (True, True, {"stopped": True}, ["ada:c1"])
+    assert ([each["role"] for each in shown], len(model.requests)) == (["user", "agent"], 0)
 
 
 async def test_the_chat_of_another_user_cannot_be_reached(serve: Serve) -> None:
