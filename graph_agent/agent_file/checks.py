@@ -176,9 +176,10 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
 
 
 async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
-    """Contact the endpoint of a model without a completion, and return the result; `name` is shown.
+    """Contact the endpoint of a model without a completion, and return the result, which begins with `name`.
 
-    A refused key is a problem, an endpoint that cannot be reached a warning, and so is one that is there with a remark.
+    A refused key is a problem. An endpoint that cannot be reached is a warning, and so is one that works but has no
+    list of models.
     """
     from graph_agent.base.types import OK
     from graph_agent.models.resolve import endpoint_state

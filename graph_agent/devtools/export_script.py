@@ -203,7 +203,11 @@ def _flat(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
-    """Return the opening, the items with the source before each, and the closing of an expression."""
+    """Return the source of an expression in three parts: the opening, the items as pairs of the source before an item
+    and the item itself, and the closing.
+
+    A dict gives `("{", [("'a': ", 1)], "}")`. A value without items has its whole source in the opening.
+    """
     if isinstance(value, Code):
         if value.merged_with is not None:
             assert value.arguments is not None
@@ -481,7 +485,7 @@ def _only_read(inputs: Sequence[RecordedInput]) -> set[str]:
 
 
 def _direct(inputs: Sequence[RecordedInput]) -> set[str]:
-    """Return the tools whose results were the answer."""
+    """Return the names of tools whose results were the answer, so that they need `return_direct` in the test."""
     found: set[str] = set()
     for each in inputs:
         last = each.steps[-1] if each.steps else None

@@ -306,9 +306,10 @@ _SAMPLES = "a0A-_ .!é\n"
 
 
 def _member(members: list[Any]) -> str:
-    """Return a character that a set of a parsed pattern contains, by the first member of the set.
+    """Return a character that a parsed character class contains, by the first element of the class.
 
-    For a negated set it is the first sample character that the set does not exclude, or `~` if it excludes all of them.
+    For a negated class it is the first sample character that the class does not exclude, or `~` if it excludes all of
+    them.
     """
     operation, given = members[0]
     match str(operation):
@@ -324,7 +325,11 @@ def _member(members: list[Any]) -> str:
 
 
 def _literals(member: Any) -> Callable[[str], bool]:
-    """Return a function that returns whether a member of a set contains a character."""
+    """Return a function that returns whether an element of a parsed character class (a character, a range or a category
+    such as `\d`) contains a character.
+
+    Any other element contains none.
+    """
     operation, given = member
     match str(operation):
         case "LITERAL":

@@ -368,7 +368,7 @@ def stopped_requests(step: RecordedStep) -> list[ModelCallRecord]:
 
 
 def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
-    """Return number of stored replies before → the steering messages of a step that follow them."""
+    """Return the steering messages of a step by the number of stored replies that precede them."""
     found: dict[int, list[Steering]] = {}
     served = 0
     for entry in step.events:
@@ -411,8 +411,8 @@ def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, re
 def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
     """Return the recorded result of a call in a step, for a script.
 
-    A call without a result waits for a person in the replay, or is aborted if its input was. Also a call is stopped
-    there if a stop ended it, or if it had not begun or ended at an abort.
+    A call without a result waits for a person in the replay, or, if its input was aborted, is aborted. A call that a
+    stop ended, or that an abort kept from beginning or ending, stops the input in the replay, too.
     """
     found, cause, given = each.result, stop_cause(recorded), (step, each.id, each.name, each.arguments)
     if found is None:

@@ -459,7 +459,8 @@ class _InputRun:
 def _script(recorded: RecordedInput, first_step: int) -> Script:
     """Return the script of an input for a replay, from the step `first_step` on.
 
-    After a deadline it has only the plans, as the time of a replay is another. An aborted input ends with an abort.
+    Failures that no model raised are left out, and so is the answer of an input that a deadline ended, because the
+    replay takes another time. An aborted input ends with an abort.
     """
     script = script_of(recorded, first_step)
     items = [

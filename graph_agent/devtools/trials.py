@@ -386,7 +386,9 @@ def _measures(results: Sequence[RunResult]) -> Measures:
 
 
 def _decider(case: Case) -> Callable[[HeldCall], Any]:
-    """Return the function that decides on the calls of a case that wait for approval."""
+    """Return the function that decides on the calls of a case that wait for approval; it raises `InputError` if the
+    case has no decision on a call.
+    """
 
     def decide(call: HeldCall) -> Any:
         """Return the case's decision on a call, by the name of its tool or else by `*`; raise `InputError` if there is

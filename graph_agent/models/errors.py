@@ -216,8 +216,8 @@ def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
 
 
 def _sentence_of(exc: BaseException) -> tuple[str, str]:
-    """Return the cause and the fix of a model error, as two clauses; of a transient one, for an unreachable server, a
-    loading one, or a long wait that the provider asks for.
+    """Return the cause and the fix of a model error, as two clauses. A transient error has clauses of its own for an
+    unreachable server, a server that loads its model, and a long wait that the provider asks for.
     """
     kind = classify_model_error(exc)
     if kind == "transient" and is_unreachable(exc):

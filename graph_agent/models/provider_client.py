@@ -176,8 +176,10 @@ class _CallGuard(AsyncCallbackHandler):
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
     ) -> None:
-        """Look for a call of a provider's tool in a piece of the reply; from the first one on, pieces are kept, and the
-        watch forbids sending the request again. If calls cannot be seen, any piece does.
+        """Look for a call of a provider's tool in a piece of the reply. From the first call on, pieces are kept, and
+        the watch forbids sending the request again.
+
+        For a model whose calls cannot be seen in the stream, the first piece has the same effect.
         """
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
         if not isinstance(message, AIMessageChunk):

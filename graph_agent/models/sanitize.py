@@ -135,8 +135,8 @@ def is_text_only(messages: Sequence[BaseMessage]) -> bool:
 def with_text(message: AIMessage, text: str) -> AIMessage:
     """Return a message with another text; content blocks of other kinds stay. The same object if the text is equal.
 
-    If the text is a part of the old one, its blocks are kept and cut; any other text is one new block at the end, and
-    an empty one none. Citations keep their places where these are known.
+    If the text is a part of the old one, the text blocks are kept and cut. Any other text replaces them by one block at
+    the end, and an empty text by none. Citations keep their places where these are known.
     """
     old, content = message.text, message.content
     if old == text:

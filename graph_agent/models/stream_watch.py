@@ -289,9 +289,9 @@ class StreamWatch(AsyncCallbackHandler):
         return self.seen or self.ran_tools
 
     def begin(self) -> None:
-        """Start a new reply: discard the text of a failed attempt that no reader has seen.
+        """Start a new reply, and discard the text that a failed attempt has sent.
 
-        Without a filter, only the id is discarded; after text of the reply was shown, nothing is.
+        Does nothing once text of the reply was shown. Without a filter, only the id is discarded.
         """
         if self.seen:
             return

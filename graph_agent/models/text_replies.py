@@ -132,7 +132,9 @@ def ignores_schema(reply: AIMessage) -> bool:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that a text is, after reasoning; None for any other text."""
+    """Return the JSON object that follows the reasoning in a text; None if anything else follows. Damaged JSON is
+    repaired.
+    """
     body = after_reasoning(text).strip()
     if not body.startswith("{"):
         return None

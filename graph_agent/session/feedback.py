@@ -182,7 +182,7 @@ async def _find(
 def _by_returned(
     events: Sequence[StoredEvent], answers: Sequence[int], messages: Sequence[Any], returned: str
 ) -> int | None:
-    """Return the index of the answer that an API returned with an id; None if there is none.
+    """Return the index in `events` of the answer that an API returned with the id `returned`; None if there is none.
 
     The id contains that of the user's message. None also if the history has lost this message.
     """
@@ -208,7 +208,7 @@ async def answer_at(saver: BaseCheckpointSaver[Any], session_id: str, checkpoint
 def _by_message(
     events: Sequence[StoredEvent], answers: Sequence[int], messages: Sequence[Any], message_id: str
 ) -> int | None:
-    """Return the index of the event of the answer whose message has an id; None if there is none.
+    """Return the index in `events` of the answer whose message has an id; None if there is none.
 
     Messages have no link to events, so answers with the same content are matched by their order. None also if the
     history has lost some of these messages, because the order is then unknown.
@@ -228,7 +228,7 @@ async def _by_input(
     events: Sequence[StoredEvent],
     input_id: str,
 ) -> int | None:
-    """Return the index of the event of the answer to the input with an id; None if there is no such input, or it has no
+    """Return the index in `events` of the answer to the input with an id; None if there is no such input, or it has no
     answer.
     """
     known = await find_checkpoint(saver, newest, input_id)

@@ -79,7 +79,7 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, a
 
 
 def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
-    """Return the edge after a hook that may jump.
+    """Return the conditional edge after a hook that may jump: a runnable that returns the next node.
 
     Args:
         targets: Value of `jump_to` → node to which it leads.
@@ -95,7 +95,7 @@ def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
 
 
 def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
-    """Return the edge after `plan` for an agent with hooks around the model.
+    """Return the conditional edge after `plan` for an agent with hooks around the model.
 
     It leads to the ready calls, to the approval of calls, to the model or the review of its reply, or to the end.
     """

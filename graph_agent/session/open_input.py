@@ -95,8 +95,8 @@ def _is_agents(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts: str) -> list[StoredEvent]:
-    """Return the events that `plan` will store first for an input (its user messages, and the change of status to
-    `RUNNING`), except warnings; empty if the input is one that continues.
+    """Return the events that `plan` will store first for an input: its user messages and the change of status to
+    `RUNNING`, without warnings. Empty if the checkpoint is the end of a wave.
 
     Args:
         messages: The conversation, with the input's own messages.
@@ -119,8 +119,8 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
 
 
 async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage]:
-    """Return the conversation at a checkpoint, with the input's own messages; it may begin only at the agent's last
-    message.
+    """Return the conversation at a checkpoint, with the input's own messages. Messages before the agent's last one may
+    be missing.
     """
     from langchain_core.messages import convert_to_messages
 

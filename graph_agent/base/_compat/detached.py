@@ -18,8 +18,10 @@ graphs."""
 
 
 def detached(config: RunnableConfig, write: Callable[[Any], None]) -> tuple[RunnableConfig, Context]:
-    """Return a config and a context in which a tool's code cannot interrupt the current task, write for it, or store
-    under it. The config is also the current one in the context. For a call that may never become part of the history.
+    """Return a config and a context for the code of a tool whose call may never become part of the history.
+
+    With them, the code cannot interrupt the current task, write to its state or its stream, or store under its id. The
+    config is also the current one in the context.
 
     Args:
         config: The config of the task.

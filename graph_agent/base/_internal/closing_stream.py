@@ -187,7 +187,8 @@ class TextCoalescer:
     async def add(self, text: str) -> None:
         """Send a chunk of text now, or later together with those that follow.
 
-        Waits for the send if the chunk is sent now or too much text is held back. Raises what that send raises.
+        Returns at once while text may be held back. If too much is held back, or the last send is long enough ago,
+        waits for the send, and raises its error.
         """
         self._buffer.append(text)
         self._buffered += len(text)

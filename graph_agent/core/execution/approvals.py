@@ -158,7 +158,8 @@ def _may_run(name: str, deps: AgentDeps) -> bool:
 
 
 def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
-    """Return the calls of a wave that a person was asked about, as newest requested, and the approvals given since.
+    """Return the calls of a wave that a person was asked about, as the newest request has them, and the approvals given
+    since.
 
     Args:
         wave: Events since the newest plan. Requests and decisions about calls of delegates are ignored.

@@ -83,10 +83,12 @@ class _Guarded(httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport(verify=_ssl_context() if encrypted else False, trust_env=False)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, with the headers of the current trace; raise `RefusedReplyError` if it or its response is
-        refused.
+        """Send a request with the headers of the current trace, and return the response, whose body is limited to
+        `max_bytes`.
 
-        The size of a response without a length is checked while it is read.
+        Raises:
+            RefusedReplyError: The request goes to an origin that is not configured (a redirect does so, too), or the
+                response is compressed or too large. A response without a length raises it while the body is read.
         """
         # Checked here, because a redirect is sent as a request of its own.
         if origin_of(request.url) not in self._origins:

@@ -315,7 +315,12 @@ class DelegatedGraph:
             output.add_chunk(str(mode), payload)
 
     async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
-        """Return the usage of earlier attempts of the same delegation, which were interrupted or killed."""
+        """Return the usage of earlier attempts of the same delegation, which were interrupted or killed; zero for the
+        first.
+
+        It is read from the delegate's newest checkpoint: the `usage` of an agent of this package, otherwise the usage
+        of each reply among the messages.
+        """
         snapshot = await self._snapshot(config)
         if isinstance(self.graph, CompiledAgentGraph):
             return _priced(add_usage(snapshot.values.get("usage"), None), prices)
@@ -355,7 +360,7 @@ class _RunOutput:
         watcher.
 
         Of the mode `values` the payload is the state; of `updates` it has the events, and an agent's usage. Parts are
-        made only if somebody watches the delegation.
+        made only if the delegation has a watcher.
         """
         if self.watch is not None:
             for part in self._parts.take(mode, payload):

@@ -251,8 +251,10 @@ def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
 
 
 def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
-    """Return the connections with the given authentication, where they have none; one for all applies to servers over
-    HTTP only; `ConfigError` if it names a wrong server.
+    """Return the connections with the given authentication, unless they have their own.
+
+    One `httpx.Auth` applies to all servers over HTTP; a mapping names the servers. Raises `ConfigError` for any other
+    type, and for a name that is not a server over HTTP.
     """
     if auth is None:
         return servers

@@ -22,8 +22,10 @@ _MOST_PARTS = 50_000
 
 
 async def list_tools(session: McpSession) -> dict[str, types.Tool]:
-    """Return name → definition of a server's tools; one that cannot be offered is left out, and logged; so are a
-    repeated name, and tools beyond `MOST_SERVER_TOOLS`.
+    """Return name → definition of a server's tools.
+
+    Left out, and logged, are a tool that cannot be offered to a model, the second tool of a name, and all tools beyond
+    `MOST_SERVER_TOOLS`.
     """
     listed: dict[str, types.Tool] = {}
     async with aclosing(read_pages(session.list_tools)) as pages:

@@ -123,8 +123,8 @@ def _meta() -> dict[str, Any] | None:
 def _metadata(config: ServerConfig, tool: types.Tool) -> dict[str, Any]:
     """Return the metadata of the LangChain tool for a tool of an MCP server.
 
-    They are the server's annotations, such as `readOnlyHint`, without the marks of the agent; `_meta` if the server
-    gave it; and the marks that this package reads: `effect` (`"read"` for a tool marked as read-only, else `"write"`),
+    It has the server's annotations, such as `readOnlyHint`, without the marks of the agent; `_meta` if the server gave
+    it; and the marks that this package reads: `effect` (`"read"` for a tool marked as read-only, else `"write"`),
     `idempotent`, `source` and `sinks` of the connection, and `mcp_server`, the server's name.
     """
     annotations = tool.annotations or types.ToolAnnotations()

@@ -316,8 +316,8 @@ class OtelObserver:
     def end_call(self, begun: _CallSpan, status: str, content: Any = None) -> None:
         """End the span of a call, and record its duration.
 
-        `status` is how the call ended; a failure is recorded as the span's error; calls that did not run, and waiting
-        or interrupted ones, are none. `content` is its result, recorded only if spans have content.
+        `status` is how the call ended. A failure is recorded as the span's error; a call that did not run, waits or was
+        interrupted has not failed. `content` is its result, recorded only if spans have content.
         """
         failed = status not in SUCCESSES and status not in NOT_RUN and status not in ("interrupted", "waiting")
         about = {names.TOOL_NAME: begun.name, **({names.ERROR_TYPE: status} if failed else {})}

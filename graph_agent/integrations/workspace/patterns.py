@@ -129,7 +129,7 @@ def _spans_folders(part: list[str]) -> bool:
 
 
 def _split(tokens: list[str], separator: str) -> list[list[str]]:
-    """Split a list at each separator; as many lists as separators, and one."""
+    """Split a list at each separator; the result has one more list than there are separators."""
     parts: list[list[str]] = [[]]
     for token in tokens:
         if token == separator:

@@ -142,7 +142,9 @@ def _lines(arms: list[Arm], by: str) -> list[str]:
 
 
 def _early_lines(arms: list[Arm], by: str) -> list[str]:
-    """Return an empty line and a table of what began before a plan asked for it; nothing if that was none."""
+    """Return an empty line and a table of calls and requests that began before a plan asked for them, one row for each
+    group with any; empty if no group has any.
+    """
     table = [[by, "early", "used", "saved s", "wasted s", "wasted cost"]]
     for arm in arms:
         if (early := arm.early).started:

@@ -536,7 +536,8 @@ def _by_id(
 ) -> dict[str, Any]:
     """Distribute decisions to calls and answers to the other questions, both in order; return interrupt id → answer.
 
-    An answer that is a JSON object or array is parsed. There must be one for each call and for each question.
+    An answer that is a JSON object or array is parsed. There must be one decision for each call, and one answer for
+    each other question.
     """
     remaining, texts = iter(decisions), iter(answers)
     return {

@@ -34,7 +34,7 @@ class _Adapter:
 
 @functools.cache
 def _adapted(cls: type[BaseChatModel]) -> type[Any]:
-    """Make the subclass of a class; cached."""
+    """Return a subclass of a model's class with the methods of `_Adapter`; cached for each class."""
     # Instances are never validated: their class is replaced.
     parent: Any = cls
     fields = {

@@ -244,7 +244,9 @@ _OLLAMA_FIELDS = (
 
 
 def _ollama(name: str) -> RequestWriter:
-    """Return a writer that stores an option in Ollama's keyword `options`, together with the fields of the model."""
+    """Return a writer that stores an option in Ollama's keyword `options`. The keyword replaces the options that the
+    model's own fields set, so these are copied into it.
+    """
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         if sent.get("options") is None:

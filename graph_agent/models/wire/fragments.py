@@ -238,11 +238,10 @@ class _ReadCall(NamedTuple):
 def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> AIMessage:
     """Return a streamed reply with exactly the calls that were sent.
 
-    If they must not run, all of them as invalid calls. Arguments that are several objects make the only call invalid,
-    too, without a reason.
-
-    The reason is stored under `UNASSIGNED` in `response_metadata` and in each invalid call. Damaged arguments that can
-    be repaired are left to the caller. A reply whose calls were not received by `assembler` is returned unchanged.
+    If none of them may run, all become invalid calls, with the reason under `UNASSIGNED` in `response_metadata` and in
+    each call. A single call whose arguments are several objects becomes invalid, too, without a reason. Damaged
+    arguments that can be repaired are left to the caller. A reply whose calls `assembler` has not received is returned
+    unchanged.
 
     Args:
         reply: The complete reply.

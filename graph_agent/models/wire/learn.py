@@ -56,7 +56,9 @@ class _About:
 
 
 def _without_media(kinds: frozenset[Media]) -> Callable[[WireRules], Changes]:
-    """Return a change that no longer sends these kinds of media in results, or else in the user's messages."""
+    """Return a function that returns the rules' change by which these kinds of media are no longer sent: in results if
+    the rules permit any of them there, otherwise in the user's messages.
+    """
 
     def change(rules: WireRules) -> Changes:
         if rules.result_media & kinds:
@@ -80,9 +82,10 @@ def _without_reasoning(name: str) -> Callable[[WireRules], Changes]:
 
 
 def _tool_choice(rules: WireRules, options: Mapping[str, Any], words: str) -> Changes:
-    """Return the change after an endpoint has refused a tool choice: without it, or without a tool's name.
+    """Return the change of the rules after an endpoint has refused a tool choice; empty if none was sent.
 
-    Empty if none was sent. While the model reasons, a named tool cannot be required at all.
+    The refused kind of choice (no call, any call, or a named tool) is not sent any more. While the model reasons, a
+    refused name means that no call can be required.
     """
     choice = options.get("tool_choice")
     if choice is None:

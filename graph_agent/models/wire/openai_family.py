@@ -90,7 +90,7 @@ class _Adapter:
 
 @functools.cache
 def _adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
-    """Make the subclass of a class; cached."""
+    """Return a subclass of a model's class with the methods of `_Adapter`; cached for each class."""
     fields = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -103,7 +103,10 @@ def _adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
 
 
 def add_fields(sent: Sequence[dict[str, Any]], messages: Sequence[BaseMessage]) -> None:
-    """Add the fields that `render` stored in the messages to the entries of a request's payload, in place.
+    """Add the fields that `render` stored in the messages' `additional_kwargs` to the entries of a request's payload
+    and to their tool calls, in place.
+
+    They are fields that LangChain drops, such as reasoning.
 
     Args:
         sent: The messages in OpenAI's format.

@@ -149,8 +149,9 @@ class _HeldText:
         self._texts: list[str] = []
 
     def add_text(self, value: Any) -> bool:
-        """Add a chunk as sent if one is held and this one has only text, as most have; return whether it was added. Any
-        other field, such as usage or a finish reason, refuses it.
+        """Add a chunk as sent, and return True, if another chunk is held and this one has only text, as most chunks do.
+
+        Returns False for a chunk with any other field, such as usage or a finish reason.
         """
         if self._chunk is None or not isinstance(value, dict) or value.get("usage") or value.get("error"):
             return False

@@ -193,13 +193,13 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                 page = page.next()
 
     def read(at: _Address, channels: Sequence[str]) -> Generator[_Read, Any, Mapping[str, DeltaChannelHistory]]:
-        """Read the history of a checkpoint, and read it again while it is incomplete, up to `_MOST_READS` times more or
-        until two reads agree.
+        """Read the history of a checkpoint. While it is incomplete, read it again, up to `_MOST_READS` times or until
+        two reads agree.
 
-        A generator without I/O, so that the blocking and the asynchronous method share it: it yields each `_Read`, and
-        is sent the result. Returns channel → seed and writes. The writes compare the number of rebuilt entries with the
-        recorded one when they are applied, and raise `DamagedSessionError` if there are fewer. Raises
-        `CheckpointRemovedError` if the checkpoint with the id `at[2]` does not exist.
+        A generator without I/O, so that the blocking and the asynchronous method share it: it yields a `_Read`, which
+        names what to read, and the caller sends it the result. Returns channel → seed and writes. The writes compare
+        the number of rebuilt entries with the recorded one when they are applied, and raise `DamagedSessionError` if
+        there are fewer. Raises `CheckpointRemovedError` if the checkpoint with the id `at[2]` does not exist.
         """
         before: Mapping[str, int] | None = None
         for attempt in count():
@@ -240,7 +240,9 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
             return done.value
 
     def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        """Return a history as `get_delta_channel_history` does; perform each read of `read` with blocking calls."""
+        """Return a history as `get_delta_channel_history` does: run the generator `read`, and perform the reads that it
+        yields with blocking calls.
+        """
         steps, result = read(_address(config), channels), cast("Any", None)
         with readable(config):
             while True:
@@ -259,7 +261,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                         result = what()
 
     async def areading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        """Return a history as `aget_delta_channel_history` does; perform each read of `read` with awaited calls.
+        """Return a history as `aget_delta_channel_history` does: run the generator `read`, and perform the reads that
+        it yields with awaited calls.
 
         Work on long histories runs in a thread. Within `with_own_lists`, the given lists are returned, and nothing is
         read.

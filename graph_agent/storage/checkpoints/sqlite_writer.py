@@ -235,7 +235,8 @@ class Writer:
         """Run jobs and commit; record the outcome of each in the job.
 
         If one of several fails, all are rolled back and run again one by one, so that only the failed one is undone; a
-        job may therefore run twice. A failed commit, or `prepare`, is the error of all that have none.
+        job may therefore run twice. If `prepare` or the commit fails, every job without an error of its own fails with
+        that error.
         """
         self._begin_error = None
         try:

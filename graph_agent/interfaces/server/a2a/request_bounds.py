@@ -159,7 +159,7 @@ def _refused_text(request: Any) -> InvalidRequestError | None:
 
 
 def _refused_params(request: Any) -> InvalidParamsError | None:
-    """Return the error for a history length that is negative or no 32-bit integer, or for an unknown state of tasks to
+    """Return the error for a `historyLength` that is negative or above 2³¹ - 1, or for an unknown state of tasks to
     list; otherwise None.
 
     The SDK would answer both with an internal error.

@@ -521,7 +521,7 @@ def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refu
     Args:
         interrupts: The open interrupts.
         token: Name of the thread, for a marker behind an approval question; None for no marker.
-        refused: Why the previous answer was refused; empty if it was not.
+        refused: Why the previous decisions were refused, for the text of an approval question; empty if they were not.
     """
     if not interrupts:
         return ""

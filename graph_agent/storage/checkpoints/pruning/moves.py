@@ -26,10 +26,13 @@ ValueWrite = tuple[str, str, bytes]
 async def moved_writes(
     tables: Tables, saver: BaseCheckpointSaver[Any], at: At, plan: Trim
 ) -> dict[str, list[ValueWrite]]:
-    """Return what pruning adds to the heads of parts: id of the head → writes in order.
+    """Return the writes that pruning stores under the first checkpoint of each part: its id → writes, oldest first.
 
-    `plan` is the plan of the namespace `at`. Parts that receive nothing are absent, and a head that is a part already
-    keeps its own writes. Nothing is stored. Raises `DamagedSessionError` if some writes are missing or cannot be read.
+    A part is a group of checkpoints of which only the first remains (see `CheckpointGroup`). Parts to which nothing is
+    added are absent. The first checkpoint of a part from an earlier pruning keeps the writes that it has. Nothing is
+    stored.
+
+    `plan` is the plan of the namespace `at`. Raises `DamagedSessionError` if some writes are missing or cannot be read.
     """
     found: dict[str, list[ValueWrite]] = {}
     ends = [*(part.ids[0] for part in plan.parts), plan.cut or ""][1:]

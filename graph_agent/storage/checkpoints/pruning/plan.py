@@ -234,7 +234,8 @@ def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
 
 
 def _parts(members: list[tuple[Row, frozenset[str], bool]]) -> list[CheckpointGroup]:
-    """Group checkpoints into parts, oldest first.
+    """Group checkpoints into parts, of which only the first checkpoint will remain; oldest first. A part begins at a
+    full copy, at a part of an earlier pruning, and when the part before has `PART_BYTES`.
 
     `members` are, newest first, each checkpoint, the channels that it is needed for, and whether it has a full copy of
     one.
