@@ -326,7 +326,7 @@ def _member(members: list[Any]) -> str:
 
 def _literals(member: Any) -> Callable[[str], bool]:
     """Return a function that returns whether an element of a parsed character class (a character, a range or a category
-    such as `\d`) contains a character.
+    such as digits) contains a character.
 
     Any other element contains none.
     """

@@ -600,7 +600,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     def compile(
         self, checkpointer: BaseCheckpointSaver[Any] | bool | None = None, **options: Unpack[CompileOptions]
     ) -> CompiledAgentGraph:
-        """Compile the graph with LangGraph's arguments. The checkpointer is patched in place, as `_prepare` describes."""
+        """Compile the graph with LangGraph's arguments. The checkpointer is patched in place by `_prepare`."""
         transformers = [ToolCallTransformer, PushedMessages, *self.transformers, *(options.get("transformers") or ())]
         # By identity: factories may be unhashable.
         options["transformers"] = list({id(each): each for each in transformers}.values())
