@@ -263,8 +263,8 @@ def _build(
 ) -> GraphAgent:
     """Import what an agent file names, and build the agent's graph. Blocks, as imports read files.
 
-    `mocked` is a model that replaces those of the file; `agents` is index in `delegates` → open agent. `tools` are
-    those of the MCP servers, in a list that changes in place; those of the file are appended to it. Raises
+    `mocked` is a model that replaces those of the file; `agents` is index in `delegates` → open agent. `tools` is the
+    list of the MCP servers' tools, which changes in place; the tools of the file are appended to it. Raises
     `ConfigError` if a part cannot be built; the text begins with the file and the key.
     """
     with located(f"Agent file {spec.path}"), _approve_located(spec):

@@ -282,8 +282,8 @@ class StoreInbox:
         """Await an operation of the Store without passing a cancellation on to it, and return its result.
 
         On a cancellation, wait for the operation for a bounded time, then leave it running, set `is_silent`, and raise
-        the cancellation. All operations of one stopped run share that time; after one that did not end, the next is not
-        waited for.
+        the cancellation. All operations of one stopped run share that time, so that once it is used up, further
+        operations are not waited for.
         """
         task = asyncio.ensure_future(operation)
         try:

@@ -55,8 +55,7 @@ def read_cases(path: str | Path) -> CaseFile:
 def write_cases(file: CaseFile, format_: CaseFormat) -> str:
     """Return the text of a file of cases: JSON, one object a line, for LangSmith, otherwise YAML.
 
-    In another format than `graph-agent`, what it does not have is in the metadata, under `OWN_KEY`, except the agent,
-    which is lost.
+    What another format than `graph-agent` cannot express is in the metadata under `OWN_KEY`; only the agent is lost.
     """
     if format_ == "langsmith":
         return "".join(json_line(json.dumps(_to_langsmith(case), ensure_ascii=False)) + "\n" for case in file.cases)

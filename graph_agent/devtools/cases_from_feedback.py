@@ -130,8 +130,8 @@ async def _of(saver: BaseCheckpointSaver[Any], session_id: str, *, unrated: bool
 def _case(recording: Recording, number: int, answer: int, ratings: Sequence[Mapping[str, Any]]) -> Case:
     """Return the case of one answer.
 
-    An answer with a thumb down is judged by a rubric with it and the notes, and its calls are not expected; any other
-    is expected as it was.
+    For an answer with a thumb down, a judge scores the new answer by a rubric that has the old answer and the notes,
+    and no calls are expected. Any other answer and its calls are expected as they were.
 
     Args:
         recording: The session.

@@ -93,8 +93,8 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, Estimate]:
-        """Second minus first, with intervals: of the pass rate, as `passed`, and of each measure that both have for all
-        cases.
+        """Return second minus first, with intervals: the pass rate as `passed`, and each measure that both agents have
+        for all cases.
         """
         found = {
             "passed": paired_difference(
@@ -152,8 +152,8 @@ class Report:
 
     @property
     def cases(self) -> list[CaseSummary]:
-        """The summary of each planned case by each agent, also of one without a trial so far; those of one case are
-        neighbors.
+        """Return the summary of each planned case by each agent, also of a case without a trial so far. Summaries of
+        one case stand next to each other.
         """
         grouped: dict[tuple[str, str], list[Trial]] = {}
         for case in self.plan.cases:

@@ -127,8 +127,8 @@ def to_case(recording: Recording, number: int | None = None, *, agent: str | Non
 
 
 def case_content(name: str, session: str, inputs: Sequence[RecordedInput]) -> dict[str, Any]:
-    """Return the content of a case as a dict of the file's form: at least one input as turns, which expects their
-    calls, one list for each parallel batch.
+    """Return the content of a case as a dict in the form of the file. The inputs, at least one, are its turns, and it
+    expects their calls, one list for each parallel batch.
 
     It also expects the last answer, if there is one, and the last status. Statuses that a new run cannot meet are not
     expected; `metadata.not_expected` names them. The first decision on each tool's calls is its `approvals`. `called`

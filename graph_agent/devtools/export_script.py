@@ -502,9 +502,9 @@ def _settings(inputs: Sequence[RecordedInput], config: LoopConfig | None) -> dic
     """Return the fields of `LoopConfig` for the test, as plain JSON, such as `{"max_steps": 5, "approve": ["pay"]}`.
 
     With the agent's configuration, they are its fields that decide the course and differ from their defaults. Without
-    it (`config` is None), they follow from the recording: the limits that were reached, a price by which the recorded
-    tokens reach the recorded cost, and a `max_steps` that suffices. Both add the kind of planner and the tools that a
-    person was asked about.
+    it (`config` is None), they are derived from the recording: the limits that were reached, a price at which the
+    recorded tokens have the recorded cost, and a `max_steps` that is high enough. Both add the kind of planner and the
+    tools that a person was asked about.
     """
     planners = {entry["planner"] for entry in _events(inputs) if "planner" in entry}
     found: dict[str, Any] = {"tool_calling": "wave"} if planners else {}

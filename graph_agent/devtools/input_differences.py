@@ -177,8 +177,8 @@ class InputComparison:
     def _shown(self, request: ModelRequest) -> dict[str, Any]:
         """Return what is compared of a request: `{"messages": […], "tools": {name: definition}, "options": {…}}`.
 
-        System messages are empty if the prompt is expected to differ; tools that are replaced, the definitions of
-        delegates, and facts of the memory, which a replay does not read, are left out.
+        System messages are empty if the prompt is expected to differ. Tools that are replaced, the definitions of
+        delegates, and facts of the memory are left out.
         """
         messages = [dict(each) for each in request.messages if "recalled" not in each]
         if self.ignores_prompt:

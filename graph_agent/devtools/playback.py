@@ -212,11 +212,11 @@ class Playback:
     async def reply(self) -> AIMessage:
         """Return the next reply of the script, to a request of the model; called within a run.
 
-        A request that a hook repeats in the same node gets the reply again that was given before, as often as the
-        recording lacks replies. After the last item, a stop or a repeated failure applies again; without one, the
-        request is a fault. The steering after the reply is sent. At a stop, the input is aborted, or the deadline is
-        waited for, and the call never returns. Raises the error of a failure, and `ScriptError` at a fault where a test
-        runs the inputs itself; where `play` runs them, a fault waits to be cancelled.
+        If the recording lacks the replies to requests that a hook repeated in one node, the next reply is returned for
+        each of them. After the last item, a stop or a repeated failure applies again; without one, the request is a
+        fault. The steering after the reply is sent. At a stop, the input is aborted, or the deadline is waited for, and
+        the call never returns. Raises the error of a recorded failure. At a fault it raises `ScriptError` if a test
+        runs the inputs itself; if `play` runs them, it waits to be cancelled.
         """
         task, self._task = self._task, str(get_config()["configurable"].get("checkpoint_ns", ""))
         if self._repeats and task == self._task:  # a hook asks again; its first reply is not recorded

@@ -174,8 +174,8 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
     """Open the agents and judges of an evaluation, and close all on exit.
 
     The functions of checks in Python are imported first, so that a wrong name shows before a model is asked. Raises
-    `ConfigError` if an agent, a judge or a function cannot be opened, or if a case was taken from a session that called
-    side-effecting tools, and the plan does not permit them.
+    `ConfigError` if an agent, a judge or a function cannot be opened. It is also raised for a case that was taken from
+    a session that called side-effecting tools, if the plan does not permit them.
     """
     answers = [case.expect.answer for case in plan.cases if case.expect.answer is not None]
     # First, as a wrong name should not show only after an evaluation of hours.

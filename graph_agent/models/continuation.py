@@ -37,8 +37,8 @@ async def ask_until_whole(
 
     A reply from which the provider discarded a malformed call is requested again, at most twice and `model_retries`
     times, and not after text has reached the reader. A turn that the provider paused is continued by sending its reply
-    back, at most 8 times, unless it calls one of the agent's tools; its parts are joined to one message, of which only
-    the first part is streamed.
+    back, at most 8 times, unless it calls one of the agent's tools. The parts become one message; only the first part
+    is streamed.
 
     Args:
         runnable: The model.

@@ -148,7 +148,7 @@ def _id_of(entry: Entry) -> str | None:
 
 
 def _with_text(entry: Entry, text: str) -> Entry:
-    """Return a copy of an entry with another text."""
+    """Return a copy of an entry of the message stream with another text; its other content blocks stay."""
     namespace, mode, (payload, metadata) = entry
     if not isinstance(payload, BaseMessage):
         key = "delta" if "delta" in payload else "content"

@@ -184,8 +184,10 @@ def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
 
 
 def _check_key(spec: str, model: BaseChatModel, headers: dict[str, str]) -> None:
-    """Raise `ConfigError` for a model that its class has built with a blank key, which its provider would refuse;
-    headers, and Anthropic's token, replace a key.
+    """Raise `ConfigError` for a model that its class has built with a blank key, because its provider would refuse
+    every request.
+
+    A header, or Anthropic's token, may take the place of a key.
     """
     for name, variable in model.lc_secrets.items():
         value = getattr(model, name, None)

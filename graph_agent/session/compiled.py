@@ -381,8 +381,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether the caller cannot see which node wrote what, so that a run that stores nothing may skip nodes:
-        no outer run, breakpoints or debug output, and only the streams `values`, `custom`, and `updates` without nodes.
+        """Return whether a run that stores nothing may skip nodes, because its caller cannot see which node wrote what.
+
+        That is so without an outer run, breakpoints and debug output, and if the only streams are `values`, `custom`,
+        and `updates` that does not name nodes.
         """
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)

@@ -188,13 +188,14 @@ class SessionCommands:
     async def abort(self) -> bool:
         """Stop the session's run, from any task, thread or process, without waiting for its end.
 
-        The model's stream and the running tools are cancelled, every call gets a true result, and the run ends with
-        status `ABORTED` and an answer that lists what was done; a run whose answer was complete still ends `COMPLETED`.
-        A session that waits for a person, or that a crash left in the middle, is settled before this returns.
+        The model's stream and the running tools are cancelled, and every call gets a result that states what is known
+        of it. The run ends with status `ABORTED` and an answer that lists what was done, or `COMPLETED` if its answer
+        was complete already. A session that waits for a person, or that a crash left in the middle, is settled before
+        this returns.
 
         Whether another process runs the session is known with an SQLite or PostgreSQL database only. With any other
-        saver, a run elsewhere is reached through the Store, and has a second to take the abort out of it; without a
-        Store it cannot be aborted from here.
+        saver, the abort is put into the Store, and a run elsewhere has a second to take it; without a Store it cannot
+        be aborted from here.
 
         Returns:
             False when there was nothing to stop: the session's newest input has ended, or there is none.

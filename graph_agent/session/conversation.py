@@ -57,8 +57,8 @@ async def summarize_conversation(
 
     Nothing is stored.
 
-    Hooks and middleware apply as in a run: hooks before the model receive the messages, in which each call is directly
-    followed by its results, loop hooks may rewrite the results, and middleware wraps the request.
+    Hooks and middleware apply as in a run: hooks before the model receive the messages, loop hooks may rewrite the
+    results, and middleware wraps the request. In the messages, each call is directly followed by its result.
 
     Args:
         deps: The agent.

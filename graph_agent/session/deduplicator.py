@@ -87,8 +87,8 @@ async def inputs_before(
 ) -> Mapping[str, str] | str | None:
     """Return what the checkpoints of a run store about the session's earlier inputs, under `RECENT_INPUTS`.
 
-    It is a mapping, hash of an input id → checkpoint id, of at most `MOST_INPUTS` inputs; or the id of the checkpoint
-    that stores this mapping, if the newest checkpoint belongs to the same input; or None to store nothing.
+    It is a mapping of at most `MOST_INPUTS` inputs, hash of an input id → checkpoint id. If the newest checkpoint
+    belongs to the same input, it is the id of the checkpoint that stores the mapping. None to store nothing.
 
     Args:
         saver: The checkpointer.
@@ -393,8 +393,8 @@ class InputDeduplicator:
         return input_id_in(continued.metadata) if continued is not None else None
 
     async def _is_corrected(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
-        """Return whether an answer replaces an earlier one with the same id, because a delegate has refused that one
-        for the same question.
+        """Return whether an answer corrects an earlier one: it has the same id and another content, and a delegate has
+        refused the earlier answer to the same question.
         """
         stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
         if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
@@ -408,8 +408,8 @@ class InputDeduplicator:
         )
 
     async def _continued(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
-        """Return the graph's input for an id whose newest checkpoint is `known`: None to resume the input, or `given`
-        to run it.
+        """Return what the graph must run for an input with an id that the session has: None to resume the input, or
+        `given` to run it. `known` is the newest checkpoint of the input.
 
         Raises `InputStoredError` if the input has a result or waits for an answer, `InputConflictError` if its content
         differs, and `InputSupersededError` if a later input ended it.

@@ -153,7 +153,7 @@ async def _find(
     """Return the fields that identify an answer in a `feedback` event: `answer` (its `seq`), and `message_id` or
     `input_id` if it was named by an id.
 
-    An id is looked up as that of a message, then as one that an API returned, then as that of an input.
+    An id is looked up among messages, then as an id that an API returned, then among inputs.
 
     Raises `InputError` if the session has no such answer.
     """

@@ -76,8 +76,8 @@ def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], An
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     """Return an answer as a mapping of interrupt id → answer.
 
-    An answer that has ids already is copied. An answer without ids decides on the calls of all open approval requests
-    (see `split_decisions`), or is for the only open interrupt, also if that is no approval request.
+    An answer that has ids already is copied. An answer without ids is for the only open interrupt, or decides on the
+    calls of all open approval requests (see `split_decisions`).
 
     Args:
         asked: The open interrupts.
@@ -248,7 +248,8 @@ class AutoApproval:
         Args:
             answers: Interrupt id → answer.
             asked: The interrupts.
-            decided_by: Name of the reviewer, in place of names in the answers; None for these.
+            decided_by: Name of the reviewer, which replaces names in the answers; None to keep the names in the
+                answers.
         """
         for interrupt in asked:
             given = answers.get(interrupt.id)
@@ -276,12 +277,12 @@ class AutoApproval:
         """Return answers to open interrupts, interrupt id → decisions; None if a reviewer must answer one of them, or
         none is open.
 
-        A standing approval is used before the callback, if it covers the call. A request that has refused an
-        answer, and an interrupt that is no approval request, need a reviewer.
+        A standing approval is used before the callback, if it covers the call. A request that has refused an answer,
+        and an interrupt that is no approval request, need a reviewer.
 
         Args:
             asked: The open interrupts.
-            callback: Decides in place of the session's own callback; None for that.
+            callback: Decides in place of the session's own callback; None for the session's own.
 
         Raises:
             InputError: The callback returns no decision. Its own exceptions are raised, too.

@@ -202,9 +202,8 @@ class StreamParts:
         return self._token(token) if self._is_agent else (token,)
 
     def _token(self, token: Token) -> Sequence[RunPart]:
-        """Return a token as parts.
-
-        If it begins a message, the part that marks the message before as commentary comes first.
+        """Return a token as parts. If it begins a message, the part that marks the message before it as commentary
+        precedes it.
         """
         if (pieces := self._streamed.get(token.message_id)) is not None:
             pieces.append(token.text)
@@ -226,9 +225,10 @@ class StreamParts:
         return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
     def _rest_of_answer(self, answer: str) -> Iterator[RunPart]:
-        """Yield the end of the answer that was not streamed, such as the reason why it was stopped; the whole answer,
-        in a message of its own, if none of it was streamed or the streamed text was replaced. Nothing if the answer
-        does not continue the streamed text.
+        """Yield the end of the answer that was not streamed, such as the reason why it was stopped.
+
+        If none of the answer was streamed, or the streamed text was replaced, the whole answer is yielded in a message
+        of its own. Nothing is yielded if the answer does not continue the streamed text.
         """
         stored = self._answer if self._replies is not None else None
         fails, id_ = stored is not None and failure_of(stored) is not None, (stored and stored.id) or ""

@@ -345,8 +345,10 @@ _MOST_WORK = 60_000
 
 
 def parse_lenient_json(text: str) -> Any:
-    """Return the JSON value in a text, which may stand alone, in a fenced block or within prose; damage is repaired,
-    first where it can be read in one way only, then by a guess for short texts.
+    """Return the JSON value in a text. The JSON may stand alone, in a fenced block or within prose.
+
+    Damage that can be read in one way only is repaired first. If that fails, a repair by guessing is tried for short
+    texts.
 
     Raises:
         ValueError: The text has no JSON, or none that can be parsed in bounded time.

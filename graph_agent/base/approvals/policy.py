@@ -86,8 +86,8 @@ async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Rev
 
     If several rules select the call, the person may take only decisions that all of them allow; if they have none in
     common, the call can only be rejected. The first description is used; the tool's mark comes before the rules. An
-    invalid mark, and a rule that raises or returns an invalid value, also select the call, so that a fault never runs
-    it unseen; the fault is logged.
+    invalid mark, and a rule that raises or returns an invalid value, also select the call and are logged, so that no
+    call runs unseen because of a fault.
 
     Args:
         call: The call, with references in the arguments replaced by their values.

@@ -196,8 +196,9 @@ def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
     """Return the calls of an approval request, also of one that LangChain's middleware made.
 
-    A request without `call_ids` gives the calls the ids "1", "2" and so on. The review of a call is the one at its
-    place or, if that has another name, the first with its name; without decisions there, every decision is allowed.
+    A request without `call_ids` gives the calls the ids "1", "2" and so on. The allowed decisions of a call are those
+    of the review at the same position; if that review has another name, those of the first review with the call's name.
+    Without any, every decision is allowed.
     """
     actions, configs = request["action_requests"], request["review_configs"]
     # Interfaces address calls by id, so calls without ids get numbers.

@@ -521,8 +521,8 @@ def _canonical(value: Any) -> str:
 def as_value(returned: Any) -> Any:
     """Convert a tool's return value to JSON types.
 
-    Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator, which is not read, and
-    types without a JSON form become their `str()`; bytes become text or base64.
+    Pydantic models and dataclasses become objects, also inside lists and dicts; bytes become text or base64. Types
+    without a JSON form, and iterators, which are not consumed, become their `str()`.
 
     Raises:
         ValueError: The value contains itself or is nested too deeply.

@@ -69,10 +69,10 @@ async def held_calls(
 ) -> list[HeldCall]:
     """Return the calls that a person must decide on before they may run; empty if the agent has no approval policy.
 
-    A call is held if its tool's mark or a rule selects it, or an argument that decides where it goes is untrusted and
-    `on_tainted` is `ask`, and no earlier approval covers it. A call that was already shown to a person stays held until
-    it is decided, even if the policy has changed since. An exception in a policy function also holds the call. The
-    calls are set as `reviewed_together`, which policy functions may read.
+    A call is held, unless an earlier approval covers it, if its tool's mark or a rule selects it. With
+    `on_tainted="ask"`, it is also held if an argument that decides where it goes is untrusted. A call that was already
+    shown to a person stays held until it is decided, even if the policy has changed since. An exception in a policy
+    function also holds the call. The calls are set as `reviewed_together`, which policy functions may read.
 
     Args:
         calls: Calls that could run, with references replaced by values. Calls with a `fault` and calls of client tools
@@ -119,9 +119,9 @@ def _review_of_tainted(call: Call, review: Review | None) -> Review:
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
     """Return why middleware may not run another call in place of the planned one, for the model; None if it may.
 
-    A replacement that needs no approval may run. One that needs approval may run only if it is of the same tool as the
-    planned call and that call needed approval, too, so that a person has seen it. An equal call is always permitted.
-    Always None without an approval policy.
+    A replacement that needs no approval may run. One that needs approval may run only if it calls the same tool as the
+    planned call and that call needed approval, too: a person has then seen that call. An equal call is always
+    permitted. Always None without an approval policy.
 
     Args:
         task: The node's task that runs the planned call.

@@ -113,8 +113,8 @@ async def may_start(task: Task, call: Call) -> bool:
     """Whether a call that may write can run now; False if an earlier run may have started it.
 
     A call planned in this run can always start. A call that continues with a person's answer can run once for each
-    answer: a note of the answer is stored before True is returned. With no note of it and a stored run that may have
-    begun it, the result is False.
+    answer: a note of the answer is stored before True is returned. Any other call can start only if the stored notes
+    show that no earlier run has started it.
     """
     # No earlier run can have started a call that this run has planned.
     if call["id"] in task.run.calls.planned:
@@ -350,8 +350,9 @@ def is_own_field(channel: str) -> bool:
 
 
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
-    """Return the calls that had finished when a run stopped, as call id → `(field, value)` writes of the call's task to
-    the fields of a result and of the agent's `state_schema`.
+    """Return the writes of the calls that had finished when a run stopped: call id → `(field, value)` pairs.
+
+    The fields are those of a call's result and those of the agent's `state_schema`.
 
     Args:
         pending: Pending writes of a checkpoint. Writes of a person's edit are ignored.

@@ -274,8 +274,8 @@ async def _through_middleware(
 ) -> CallResult:
     """Run a call through the agent's tool-call middleware, and return the output of the outermost one.
 
-    If middleware changed the call, or provides a tool of its own that is marked `approve`, and this needs an approval
-    that was not given, the result has the status `denied`. A question to a person (`GraphBubbleUp`) passes through.
+    The result has the status `denied` if middleware changed the call, or provides a tool of its own for it, and the new
+    call needs an approval that was not given. A question to a person (`GraphBubbleUp`) passes through.
 
     Args:
         wrap: The middleware.
@@ -318,10 +318,11 @@ async def _through_middleware(
 async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     """Run one tool call, with the tool's retries and time limit. An exception of the tool becomes an error result.
 
-    So one failing call does not end the other calls of the wave. Arguments that do not fit give the status `invalid`; a
-    write that was cut off gives `unknown`, unless a timeout did so; calls that were given up before the tool began give
-    `skipped`. `unknown` stays if a later attempt fails. Failures are logged. A client tool interrupts the graph instead
-    of running. If an equal call began early, its output is awaited and taken.
+    So one failing call does not end the other calls of the wave. The status is `invalid` if the arguments do not fit,
+    `unknown` if a call that may write was cut off (`error` if its own timeout did so), and `skipped` if the tool could
+    not begin because too many abandoned calls still run. `unknown` stays if a later attempt fails. Failures are logged.
+    A client tool interrupts the graph instead of running. If an equal call began early, its output is awaited and
+    taken.
 
     Args:
         task: The call's task.

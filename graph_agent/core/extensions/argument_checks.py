@@ -171,9 +171,9 @@ def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | No
 
     None if none is needed.
 
-    LangChain does not check if the tool's schema is a JSON schema, as for a tool of an MCP server, or is missing, as
-    for a class whose `_run` declares the parameters. No function is returned if the tool handles its validation errors
-    itself, or if any arguments fit.
+    LangChain does not check if the tool has a JSON schema, such as a tool of an MCP server, or no schema, such as a
+    class whose `_run` declares the parameters. None is also returned if the tool handles its validation errors itself,
+    or accepts any arguments.
 
     Args:
         hidden: Names of injected parameters, which the check skips.

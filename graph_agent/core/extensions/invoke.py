@@ -475,10 +475,10 @@ def read_output(
     """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
 
     A command may also, within its scope, write own state fields, add messages of the user or the system, which follow
-    the results of the wave, and go to a node of a parent graph. Anything else becomes an error, also a missing result,
-    and a value whose text is only a memory address: results of other calls and messages of the model would be an order
-    that providers refuse, and other state updates would bypass the loop. `given` is what the tool's own code returned,
-    if recorded; a value that is no text is stored as JSON.
+    the results of the wave, and go to a node of a parent graph. Anything else becomes an error result, such as a
+    missing message, a value whose text is only a memory address, results of other calls (providers refuse that order),
+    and other state updates (they would bypass the loop). `given` is what the tool's own code returned, if recorded; a
+    value that is no text is stored as JSON.
     """
     if isinstance(returned, str):
         return CallResult(clean(returned))

@@ -236,8 +236,8 @@ class LoopHooks(Generic[R]):
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
         """Ask the hooks in order, and return the first decision that changes something.
 
-        None if no hook requests a change. Of a reply without calls, only hooks that inspect answers are asked; of one
-        with calls, only those with reruns left.
+        None if no hook requests a change. If the reply has no calls, only hooks that inspect answers are asked; if it
+        has calls, only hooks with reruns left.
 
         A hook that fails is skipped with a warning, or ends the input, by its `on_error`.
 

@@ -90,8 +90,8 @@ def read_skill_text(folder: Path, path: str) -> str:
 def list_files(folder: Path) -> tuple[list[str], bool]:
     """Return the relative paths of the files in a folder and below, sorted, and whether there are more than it lists.
 
-    Links, hidden files and entries that are no regular files are left out; so are folders that cannot be read, and
-    those too deep. At most `MOST_LISTED` are listed.
+    Left out are links, hidden files, names that cannot be printed, entries that are no regular files, and folders that
+    cannot be read or are too deep. At most `MOST_LISTED` are listed.
     """
     found, visited = list[str](), 0
     pending: list[tuple[str, ...]] = [()]

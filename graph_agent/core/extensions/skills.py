@@ -151,8 +151,8 @@ class SkillSet:
         """Read new and changed skills, drop those that are gone, and update `section`, if any file's attributes
         changed.
 
-        A skill that cannot be read keeps its last valid form; of two with one name, the first stays; faults are stored
-        for warnings and, after opening, logged.
+        A skill that cannot be read keeps its last valid form, and of two skills with one name the first stays. Faults
+        are stored for warnings, and logged once the agent is open.
         """
         found: Found = {}
         for folder in self._folders:

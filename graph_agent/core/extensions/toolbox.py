@@ -458,9 +458,9 @@ class Toolbox:
     def refused(self, call: Call) -> Call | None:
         """Return the call with a `fault` if it cannot run whatever its arguments; None if it may run.
 
-        It cannot if its name is unknown, or withdrawn and the call is new; if it is a tool that only hooks execute (the
-        call gets `skipped`, too); or if a delegation has no task. The fault is text for the model, with the nearest
-        known name.
+        It cannot run if its name is unknown, if it is a new call of a withdrawn tool, if only hooks execute the tool
+        (the call is then marked `skipped`, too), or if a delegation has no task. The fault is text for the model, with
+        the nearest known name.
         """
         name = call["name"]
         # A model may repeat a call that it finds in the history.

@@ -138,7 +138,8 @@ class ModelMiddleware:
         """Send a request through the middleware, and return the reply that the outermost one returns.
 
         State updates of the middleware are written by `write_field`. Usage of replies that are not returned is
-        recorded; a reply that replaces the model's own, or comes without one, is recorded as `replaced`.
+        recorded. A reply that middleware gives in place of the model's, or without asking the model, is recorded as
+        `replaced`.
 
         Args:
             model: The model that the agent would ask.
@@ -450,8 +451,8 @@ class _WrappedPlanner(StructuredPlanner):
 
         Arguments are those of `StructuredPlanner.plan`.
 
-        Of a plan with only an answer, the middleware receives the answer; if it rewrites that, the result is a plan
-        with it.
+        If a plan has only an answer, the middleware receives the answer as text, and a rewritten answer becomes a plan
+        again.
 
         Raises:
             Exception: The errors of `ModelMiddleware.ask`.

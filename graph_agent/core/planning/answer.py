@@ -533,9 +533,9 @@ class AnswerUpdate:
     async def update(self) -> dict[str, Any]:
         """Return the state update that ends the input: the answer, its event, status and stop reason.
 
-        First extracts facts about the user for the agent's memory, if it does so and the input was completed within its
-        budget. Ends calls that began early and are not used. A structured response that middleware wrote counts if the
-        model gave none.
+        Before that, facts about the user are extracted, if the agent's memory is set to extract them and the input was
+        completed within its budget. Ends calls that began early and are not used. A structured response that middleware
+        wrote counts if the model gave none.
         """
         status = STATUS_OF[self.reason].value
         if self.active_run.speculation is not None:

@@ -58,7 +58,8 @@ async def ask_candidates(
         request: The request, whose settings have the candidates.
         ask: Sends one request.
         exchange: Receives the usage of all requests but that of the returned plan.
-        begin: Receives, before the choice, each call that every plan which can still win has; None for no use.
+        begin: Called before the choice with each call that all plans have which may still be chosen; None to begin no
+            call early.
 
     Raises:
         Exception: The error of the first candidate, if all fail.

@@ -245,8 +245,8 @@ class Exchange:
         """Record what the requests of a block left in `extra`, apart from their replies: model calls, events, a cut-off
         reply.
 
-        Replies that a hook or middleware requested itself count as usage; requests that middleware answered without the
-        model are subtracted from `model_calls`.
+        Replies that a hook or middleware requested itself are added to the usage. Requests that middleware answered
+        without the model are subtracted from `model_calls`.
         """
         self.cut_off = extra.cut_off
         if extra.timed:

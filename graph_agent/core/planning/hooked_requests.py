@@ -166,8 +166,8 @@ def _record_native_call(exchange: Exchange) -> None:
 async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
     """Send a request through the loop hooks, which may have it sent again with changes. Returns the final plan.
 
-    If a hook ends the input, the plan has no calls, and the hook's own answer, if it gave one, replaces the text; one
-    that does not fit the response format adds a `warning` event.
+    If a hook ends the input, the plan has no calls, and an answer of the hook replaces its text. An answer that does
+    not fit the response format adds a `warning` event.
 
     Args:
         exchange: Sends the requests of the pass.

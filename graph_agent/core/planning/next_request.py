@@ -100,9 +100,9 @@ class NextRequest:
     def __post_init__(self) -> None:
         """Compute the derived fields from the loop state and the request of a hook.
 
-        The model is the hook's, if it names one, or else the fallback that the loop state has reached; a hook's model
-        has no fallback and no window. The mode is `text` instead of `native` if `in_text` is set, or if this session
-        has learned that the model takes no tools. Withheld tools are removed from `deps`.
+        The model is the one that a hook names, or else the model of the chain that the loop state has reached. A hook's
+        model has no fallback, and its context window is unknown. The mode is `text` instead of `native` if `in_text` is
+        set, or if this session has learned that the model takes no tools. Withheld tools are removed from `deps`.
         """
         agent, chain, of_hook, loop = self.agent, self.chain, self.of_hook, self.loop
         # A resumed run may bring fewer fallbacks than the one that was interrupted.

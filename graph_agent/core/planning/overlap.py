@@ -99,8 +99,8 @@ class PlanningOverlap:
         return planned
 
     async def during(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan. Meanwhile, calls of its streamed reply and, with `predict`, likely calls begin early; those
-        that the plan does not have are dropped.
+        """Await the plan; calls begin early meanwhile. They are the calls of its streamed reply and, with `predict`,
+        calls that usually follow. Those that the plan does not have are dropped at its end.
 
         Raises:
             BaseException: What `sent` raises.

@@ -43,9 +43,9 @@ async def start_calls(
     """Make the calls of a wave run next, except for those that a person must approve first.
 
     A call that must be approved, but whose arguments do not fit its tool, gets the error as its result instead. The
-    approval request is sent only once no other call of the wave can run, so that a resume repeats no call; delegations
-    that wait for a person then ask at the same time. If the run is stopped while the policy decides, no call runs, and
-    each gets a `skipped` result.
+    approval request is sent only when no other call of the wave can run, so that a resume repeats no call. Delegations
+    that wait for a person ask at the same time. If the run is stopped while the policy decides, no call runs, and each
+    gets a `skipped` result.
 
     Args:
         update: The pass through `plan`, which is changed.

@@ -198,10 +198,10 @@ class _Prediction:
         self._asked.cancel()
 
     async def end(self, exchange: Exchange, request: NextRequest) -> Planned | None:
-        """Return the plan if it is that of a request; None if it is not. A request that still runs is cancelled: it
-        would end no sooner than one that has all results.
+        """Return the predicted plan if its request differs from `request` by the pending result only; None otherwise.
 
-        The usage of the request is counted in any case; the prediction is recorded as used or dropped.
+        A predicted request that still runs is cancelled, because it would end no sooner than a request with all
+        results. Its usage is counted in any case, and the prediction is recorded as used or dropped.
         """
         is_open = self._speculation.take(self)
         self._asked.cancel()

@@ -39,8 +39,8 @@ async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[
     """Look up facts about the caller for a new input, and store their ids in the loop state and, if any were found, in
     a `recall` event.
 
-    Also stores the caller in the loop state. If the memory raises, a `warning` event is added, and the input continues
-    without facts; so it does if the run is stopped meanwhile.
+    Also stores the caller in the loop state. If the memory raises, a `warning` event is added. The input then continues
+    without facts, and also if the run is stopped meanwhile.
 
     Args:
         update: The pass through `plan` that begins the input.

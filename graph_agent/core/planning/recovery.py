@@ -37,8 +37,8 @@ class ChangedRequest(NamedTuple):
 def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
     """Choose the request to send after a failed one, by the kind of the error.
 
-    - A model that is unavailable: the next fallback model. So, too, if a fallback model refuses access or is unknown,
-      or the quota of the first is used up.
+    - A model that is unavailable or whose quota is used up, and a fallback model that refuses access or is unknown: the
+      next fallback model.
     - A request that is too long: it is shortened, each time further. A window that the error states is remembered.
     - A provider that rejects tools: calls are asked for in text.
     - Any other error: `may_help` is False.

@@ -80,9 +80,9 @@ def _drops_tools(exchange: Exchange, planned: Planned) -> bool:
 async def plan_in_text(exchange: Exchange, first: Planned, sign: Sign) -> Planned:
     """Ask again with the tools described in text, and return the plan of the reply that counts. A warning is added.
 
-    Calls in the text of the first reply do not run. The first reply counts if a limit forbids another request, if the
-    second has neither calls nor an answer, or if the first may be an answer itself. If the second has calls, later
-    requests to this model are in text, too.
+    Calls in the text of the first reply do not run. The first reply is used if a limit forbids another request, or if
+    the second reply has no calls and either it has no answer or the first may be an answer. If the second has calls,
+    later requests to this model are in text, too.
 
     Args:
         exchange: Sends the requests of the pass.

@@ -282,11 +282,12 @@ def write_field(name: str, value: Any) -> None:
 
 
 def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
-    """Remove the writes of `messages` and `structured_response` from `writes`, in place, and return them.
+    """Remove the writes of `messages` and `structured_response` from `writes`, in place, and return them as
+    `ResponseExtras`.
 
     Args:
-        mark: Key set to True in the `additional_kwargs` of each user message, which shows that it is no input of the
-            user.
+        mark: Key that is set to True in the `additional_kwargs` of each returned user message, because it would
+            otherwise count as the beginning of another input.
     """
     extras: ResponseExtras = {}
     for name, value in writes:

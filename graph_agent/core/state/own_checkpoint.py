@@ -95,8 +95,8 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
 
     People edit or copy a stopped session in LangGraph Studio; with these checkpoints, finished calls keep their
     results, and calls held by a breakpoint still run. Other copies of the same original are included. The search ends
-    at a checkpoint with newer ones of another kind after it (that edit goes back in time, to repeat the work from
-    there), and at the fork that a replay of an older checkpoint stores.
+    at an edit of an older checkpoint, which goes back in time to repeat the work from there, and at the fork that a
+    replay of an older checkpoint stores.
 
     Args:
         found: The checkpoint that the run starts from; None gives an empty list.

@@ -14,10 +14,10 @@ ANSWER_S = 10.0
 
 
 def first_row(connection: Connection[Any], query: str, *values: str) -> list[str] | None:
-    """Return the first row of a query, its values as texts, empty for NULL; None without a row.
+    """Return the first row of a query as texts, empty for NULL; None without a row. Blocks up to `ANSWER_S` seconds.
 
-    Blocks up to `ANSWER_S` seconds. `query` has its `values` as `$1`, `$2`, … Raises `psycopg.OperationalError` if the
-    query fails, or at the timeout, after which the connection is closed; it must have no other query in progress.
+    `query` contains its `values` as `$1`, `$2`, … No other query may be in progress on the connection. Raises
+    `psycopg.OperationalError` if the query fails, and at the timeout, which also closes the connection.
     """
     from psycopg import OperationalError
     from psycopg.pq import ExecStatus

@@ -241,10 +241,10 @@ async def running(
 ) -> AsyncIterator[Run]:
     """Lock the session, register the run of an asynchronous entry point, and yield it; undo both on exit.
 
-    A run that is a part of another run of the session, or has no session or no saver, is not locked. Notes that the
-    program brings are put into the inbox; a function of the program is called before the run, and one after it if it
-    did not raise. On exit the lock is released even after a cancellation. While the block runs, the Store is polled for
-    aborts.
+    A run that is a part of another run of the session, or has no session or no saver, is not locked. Notes in the run's
+    handle are put into the inbox. The handle's function `before` is called before the run, and `after` when it has
+    ended without an exception. On exit the lock is released even after a cancellation. While the block runs, the Store
+    is polled for aborts.
 
     Args:
         configurable: The complete `configurable` of the run's config.

@@ -232,8 +232,9 @@ class RunStop:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
-        """Verify the locks of this run and the outer ones, if the last check is outdated; raise `SessionLostError` for
-        a lost one, also if the loss was recorded before."""
+        """Verify the locks of this run and the outer ones if the last check is too old. Raises `SessionLostError` for a
+        lost lock, also if the loss is known already.
+        """
         stop: RunStop | None = self
         while stop is not None:
             if stop.confirm_lock is not None:
@@ -271,8 +272,8 @@ class RunStop:
     ) -> T:
         """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
 
-        An abort, the timeout, or a cancellation of the caller ends the wait, even if the code suppresses cancellations;
-        the work is then left to itself after a grace time (see `end_or_abandon`).
+        An abort, the timeout, or a cancellation of the caller cancels the work. If the code suppresses the
+        cancellation, the wait ends after a grace time, and the work runs on (see `end_or_abandon`).
 
         Args:
             work: The coroutine; it is closed unstarted if the run is aborted already.

@@ -120,7 +120,7 @@ class RemoteAgent:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Send the task with the latest messages of the conversation, and wait until it ends or asks a question.
 
-        Of a task in the background, which has a conversation of its own, only the start is waited for. A failure of the
+        A background task has a conversation of its own, and this returns as soon as it has started. A failure of the
         agent or a timeout is an error result; only cancellation raises, after the remote task was cancelled.
         """
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)

@@ -143,7 +143,7 @@ def text_of_parts(parts: Iterable[Part]) -> str:
 
 
 def _only_data(parts: Sequence[Part]) -> Any:
-    """Return the data if the parts are one data part, and texts, if any, with only its JSON; else None."""
+    """Return the data if the parts are one data part, with or without texts that repeat its JSON; None otherwise."""
     kinds = [part.WhichOneof("content") for part in parts]
     if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
         return None

@@ -456,8 +456,9 @@ class BackgroundRuns:
     async def start(self, delegation: Delegation) -> DelegationResult | None:
         """Start a task, and return the result that announces it; None if the task must run in the foreground.
 
-        The foreground is required without a saver or a session; in a blocking run, after which the program may end; and
-        for a task of another delegate, whose own session ends with its answer.
+        The foreground is required without a saver or a session, and in a blocking run, because the program may end
+        after it. It is also required if the delegating agent is a delegate itself, because its session ends with its
+        answer.
         """
         config = ensure_config()
         configurable = config["configurable"]

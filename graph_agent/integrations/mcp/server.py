@@ -123,8 +123,8 @@ class McpServer:
     ) -> T:
         """Send with `send` over a usable session; after a loss, once more over a new session if that is safe.
 
-        It is safe if the request certainly had no effect, or may be sent twice. A request that was lost alone, in a
-        session that still works, is not sent again, as it would be refused again.
+        It is safe if the request certainly had no effect, or may be sent twice. If only the request was lost and its
+        session still works, it is not sent again, because it would be refused again.
 
         Args:
             send: Sends over a connection.

@@ -368,8 +368,8 @@ class ServerConnection:
     def _on_unreadable(self, error: UnreadableError) -> None:
         """Log the message and fail all running calls, because it may be the reply to any of them.
 
-        After a line that was not meant as a message, they fail only after a second, or not at all if the connection
-        ignores it.
+        If the line was probably output of the server's program and not a message, the calls fail only after a second,
+        or not at all if the connection ignores such lines.
         """
         logger.warning("MCP server %r: %s", self._config.name, error.reason)
         if not self.opened.done():

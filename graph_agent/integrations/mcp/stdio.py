@@ -121,8 +121,8 @@ async def _receive(
 
 
 def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -> SessionMessage | Exception:
-    """Return the message in a line; an error reply, or an exception if its request is unknown, for an unreadable
-    one.
+    """Return the message in a line. For an unreadable line, return an error reply to its request, or an
+    `UnreadableError` if the request is unknown.
     """
     try:
         if isinstance(line, UnreadableError):

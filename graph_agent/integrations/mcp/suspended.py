@@ -233,8 +233,8 @@ class SuspendedCalls:
             await inbox.forget(_BOX, stale)
 
     async def _hand_over(self, inbox: StoreInbox, note: ControlMessage, call: SuspendedCall) -> None:
-        """Continue a call with another process's answer, and send back its next question, its result or its error;
-        after a question the call is suspended again, else it ends.
+        """Continue a call with another process's answer, and send back what follows: the next question, after which the
+        call is suspended again, its result, or its error.
 
         Signs of life are sent meanwhile. If the other process has removed its note, the call is ended.
         """

@@ -203,8 +203,8 @@ class WatchedClient:
     async def _post(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
         """Send a message; report a request that will not be answered, and return a response that the transport accepts.
 
-        A request that was certainly not sent, or that its authentication refused, is reported as not run; the latter
-        keeps the session.
+        A request that was certainly not sent, or whose authentication failed, is reported as not run; in the second
+        case the session stays.
         """
         request_id = _id_of(request)
         try:

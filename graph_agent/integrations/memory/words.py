@@ -21,7 +21,7 @@ def words_of(text: str) -> list[str]:
 def by_words(store: BaseStore) -> Find:
     """Return a search that counts common words, for the Store in memory, which has no full text.
 
-    An item is found if it has at least one word of the text; one with more of them is before one with fewer.
+    An item is found if it has at least one word of the text. Items with more of the words come first.
     """
 
     async def find(namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:

@@ -69,8 +69,8 @@ def own_part(root: Path, path: str) -> str | None:
 
 
 def was_approved() -> bool:
-    """Whether a reviewer has approved the running call with exactly its arguments, as they were asked about or edited;
-    the newest decision since the plan counts; False outside an agent's call.
+    """Whether a reviewer has approved the running call with exactly its arguments, as planned or as edited. The newest
+    decision since the plan counts. False outside an agent's call.
     """
     running = running_call()
     if running is None:
@@ -166,10 +166,10 @@ class Guard:
         return arguments
 
     def set_aside_new(self) -> list[str]:
-        """Rename files that the command must not have created (git's, and without an approval the agent's own); return
-        their new paths, empty if there are none.
+        """Rename new files that the command must not have created, and return their new paths; empty if there are none.
 
-        If the folder has become too large to search for git's files, these are not renamed, with a warning.
+        They are files from which git runs programs and, without an approval, the agent's own files. If the folder has
+        become too large to search for git's files, these are not renamed, with a warning.
         """
         known = set(self._git.values())
         try:

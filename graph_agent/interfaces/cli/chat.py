@@ -185,10 +185,8 @@ class Chat:
         self.err.print(mask_named_secrets(f"error: {text}"), style="red")
 
     async def _show_last_exchange(self) -> None:
-        """Print the newest message of a continued session and the events that followed it, as they were printed when it
-        ran.
-
-        Prints nothing for a new session.
+        """Print the newest user message of a continued session and the events after it, in the form in which a run
+        prints them. Prints nothing for a new session.
         """
         events = await self.call(self.session.events())
         inputs = [at for at, event in enumerate(events) if event["type"] == "user_message"]

@@ -326,8 +326,8 @@ class EventOrder:
         return new
 
     def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return the stored events that must be sent, each with its index: those that were not sent early, or with
-        other values.
+        """Return those of the stored events that must be sent, each with its index: events that were not sent early, or
+        were sent with other values.
 
         Args:
             events: The stored events that follow those of the last call.

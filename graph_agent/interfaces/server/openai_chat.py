@@ -204,9 +204,9 @@ class ChatCompletionRequest(schemas.RequestObject):
 def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
     """Convert the body of a request to a `ChatRequest`.
 
-    System messages become the instructions; if nothing else is unanswered, a last one is the question. Headers are not
-    considered, so the session is that of the body's metadata, if any. `max_completion_tokens` takes precedence over
-    `max_tokens`.
+    System messages become the instructions. The last message, if it is a system message and no other message is
+    unanswered, is the user's question. Headers are not considered, so the session is that of the body's metadata, if
+    any. `max_completion_tokens` takes precedence over `max_tokens`.
 
     Raises `ProblemError` for an unsupported or invalid value.
     """

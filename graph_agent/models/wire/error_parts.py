@@ -146,8 +146,8 @@ def failure_text(exc: BaseException) -> str:
 def provider_message(exc: BaseException) -> str:
     """Return the provider's own message in an exception, without its JSON envelope; empty if the exception has no text.
 
-    Without a body, it is the exception's own text, to which the text of its innermost cause is appended if it is not in
-    it. For a group of several exceptions, it is `exception_text`.
+    Without a body, it is the exception's own text, followed by the text of its innermost cause unless it contains that
+    already. For a group of several exceptions, it is `exception_text`.
     """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))

@@ -142,7 +142,7 @@ def with_source(reply: AIMessage, source: str) -> AIMessage:
 
 
 def call_id_for(form: CallIds, id_: str) -> str:
-    """Return a call's id if it has the form that an endpoint requires; otherwise a hash of it in that form.
+    """Return a call's id if it has the form that an endpoint requires, and otherwise a hash of it in that form.
 
     The same id always gives the same hash.
     """

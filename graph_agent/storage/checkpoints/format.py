@@ -120,8 +120,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     `get_tuple`, `list`, `get_delta_channel_history` and their asynchronous forms then:
 
     - raise `NewerFormatError` for a checkpoint of a newer format, and `DamagedSessionError` for an incomplete one or a
-      history that is shorter than recorded; a list of all threads (config None) makes no checks, so that one session
-      cannot block it
+      history that is shorter than recorded; a list of all threads (config None) checks nothing, so that one damaged
+      session cannot block it
     - raise `InputError` for an id with a lone surrogate, which no database can store
     - return the names that this version gives to channels and to keys of the loop state
     - omit checkpoints that only hold a part of a history (`JOINED`), unless the config is one of `part_of_history`

@@ -139,10 +139,10 @@ class HistoryCache:
     ) -> Generator[str, CheckpointTuple | None, KnownHistory | None]:
         """Find a kept history of an ancestor of a checkpoint, and the writes after it.
 
-        A generator without I/O: it yields the id of each checkpoint to load, of the thread and namespace of the target,
-        and is sent that checkpoint, or None if it does not exist. It returns None if the whole history must be read:
-        nothing is kept, the kept history is of another branch or import, a newer full copy exists, or so many
-        checkpoints lie between that one complete read is faster.
+        A generator without I/O: it yields the id of each checkpoint to load (in the thread and namespace of the
+        target), and the caller sends it that checkpoint, or None if it does not exist. It returns None if the whole
+        history must be read: nothing is kept, the kept history is of another branch or import, a newer full copy
+        exists, or so many checkpoints lie between that one complete read is faster.
 
         `target` is the checkpoint whose history is read, `channels` are the names of its delta channels. Only its
         config, id, parent and metadata are used.

@@ -37,9 +37,9 @@ from graph_agent.storage.checkpoints.format import with_format
 def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     """Return the checkpoint namespaces in which a new checkpoint might get a lower id than an existing one.
 
-    A run raises the lower limit of its new ids only by the checkpoints that it loads. These namespaces are not covered
-    by that: the run's own namespace if it starts from an older checkpoint, and all outer namespaces if it runs as a
-    node of a graph that is not this package's. `configurable` is that of the run's config. Empty in all other cases.
+    Loading a checkpoint makes all later ids of the process higher. A run does not load the newest checkpoint of its own
+    namespace if it starts from an older one, nor those of the outer namespaces if it runs as a node of a graph of
+    another package. `configurable` is that of the run's config. Empty in all other cases.
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []
@@ -116,9 +116,9 @@ def _as_stored(
     """Return the config and the metadata with which a saver stores a checkpoint.
 
     For a run of an agent, the config keeps of `configurable` only the address and the keys with two leading
-    underscores. The metadata gains the format number, the lengths of the growing lists, and in the root namespace the
-    mark of the run's input, the ids of the server's runs before it, and, once per run and only for a saver without an
-    index of input ids, the recent inputs. For another graph, only lengths are moved to a field of their own.
+    underscores. The metadata gains the format number and the lengths of the growing lists; in the root namespace also
+    the mark of the run's input and the ids of the server's runs before it. For a saver without an index of input ids,
+    it gains the recent inputs, once per run. For another graph, only lengths are moved to a field of their own.
 
     Also changes the run: it records its lists with this checkpoint's id, and that its recent inputs are stored.
     """

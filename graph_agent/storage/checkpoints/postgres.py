@@ -301,9 +301,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
     ) -> RunnableConfig:
         """Store a checkpoint, and return its config.
 
-        A run that defers its writes may commit it later; the call returns at once, unless the run needs this checkpoint
-        to be committed. Raises `SessionLostError` if the run has lost the session to another run, or the error of an
-        earlier deferred write of the run.
+        If the run defers its writes, the call returns at once and the checkpoint is committed later, unless the run
+        needs it to be committed. Raises `SessionLostError` if the run has lost the session to another run, or the error
+        of an earlier deferred write of the run.
         """
         deferred = self._deferred(config)
         if deferred is None:

@@ -216,8 +216,8 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         """Perform `_write` without recording that it is committed.
 
         A run with a committed checkpoint first tries one pipeline, in which SQL checks the newest checkpoint.
-        Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides; a run that claims
-        the newest checkpoint is stored as its owner. A stalled holder of the lock is ended.
+        Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides. If the run
+        resumes from the newest checkpoint, it is then stored as its owner. A stalled holder of the lock is ended.
         """
         own = fence.own_newest(*at, new_ids)
         # One round trip in place of several; nearly all writes take this way.

@@ -166,8 +166,8 @@ class SqliteReader:
         first.
 
         `at` are the thread and the namespace. A write is `(task id, channel, value)`. The history goes back to the
-        newest ancestor with a full copy of the channel, which is the `seed`; without one, to the oldest ancestor that
-        is stored, and `seed` is absent. The writes of `target` itself are not included.
+        newest ancestor with a full copy of the channel, and the copy is the `seed`. Without such an ancestor it goes
+        back to the oldest one, and `seed` is absent. The writes of `target` itself are not included.
         """
         writes: list[list[tuple[str, str, Any]]] = []
         query = f"{_WRITES} AND channel = ?{self._order}"

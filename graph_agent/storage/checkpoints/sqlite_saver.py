@@ -376,9 +376,9 @@ class SharedSqliteSaver(SqliteSaver):
         """Check that the run of a config may write, within the transaction of the write; graphs of other packages
         always may.
 
-        `new_id` is the id of the checkpoint to write, or None for writes of a stored one. If the run takes over the
-        newest checkpoint, because it is the first to write after it, the run is stored as the owner of that checkpoint.
-        Raises `SessionLostError` if another run has written to the session since this run read it.
+        `new_id` is the id of the checkpoint to write, or None for writes of a stored one. If the run resumes from the
+        newest checkpoint, it is stored as the owner of that checkpoint. Raises `SessionLostError` if another run has
+        written to the session since this run read it.
         """
         fence, at = fence_of(config), at_of(config)
         if fence is None:

@@ -98,9 +98,8 @@ class EarlyCalls:
         self._drop(lambda early: early.source != "predicted")
 
     def take(self, call: Call) -> EarlyCall | None:
-        """Return an early call of the same tool and arguments, and remove it, so that no other call takes it.
-
-        None if there is none, or the budget has cancelled it.
+        """Return an early call of the same tool and arguments, and remove it, so that no other call can take it. None
+        if there is none, or the budget has cancelled it.
         """
         held = () if plan_id_of(call) in self._after_writes else self._held.get(equality_key(call), ())
         while held:
@@ -114,7 +113,8 @@ class EarlyCalls:
         return self._held.get(equality_key(call), ())
 
     def keep(self, calls: Sequence[Call], writes: Callable[[str], bool]) -> None:
-        """Cancel the early calls that a plan does not have; of equal ones, as many stay as the plan has.
+        """Cancel the early calls that a plan does not have. Of equal early calls, as many stay as the plan has calls of
+        this kind.
 
         The arguments of a call with needs are not known yet, so all early calls of its tool stay. A call that runs
         after one that may write takes no early result: the ids of such calls are recorded, and early calls for them are

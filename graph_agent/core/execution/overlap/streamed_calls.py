@@ -59,8 +59,8 @@ class StreamedCalls:
     def receive(self, message: BaseMessage) -> None:
         """Read the next chunk, and pass each call that it completes to the receiver.
 
-        Native calls are read in every mode; calls in the text in mode `text`, and those of a structured plan, in the
-        text or in the arguments of the plan tool, in mode `wave`. Messages other than chunks are ignored.
+        Native calls are read in every mode. In mode `text`, calls in the text are read, too; in mode `wave`, the calls
+        of a structured plan, in the text or in the arguments of the plan tool. Messages other than chunks are ignored.
         """
         if not isinstance(message, AIMessageChunk):
             return

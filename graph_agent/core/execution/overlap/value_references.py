@@ -59,7 +59,7 @@ class ValueReferences:
         """Source → the references to the values in it."""
 
     def add_text(self, text: str, *source: str) -> None:
-        """Add a text, and the email addresses, dates, quotes, ids, numbers and names in its begin, as values.
+        """Add a text as a value, and the email addresses, dates, quotes, ids, numbers and names at its beginning.
 
         `source` is the first part of their references. A text of `MOST_TEXT_CHARS` or more is not a value itself. A
         number is added as text and as number; a name at the begin of a sentence is left out.
@@ -81,7 +81,8 @@ class ValueReferences:
                 count += 1
 
     def add_result(self, tool: str, number: int, value: Any) -> None:
-        """Add the texts and numbers in a call's result as values; of a text without JSON, those that `add_text` finds.
+        """Add the texts and numbers in a call's result as values. For a text that is not JSON, the values are those
+        that `add_text` finds.
 
         The first result of a wave replaces the tool's earlier results.
 
@@ -177,8 +178,8 @@ def _key(value: Any) -> str:
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path, such as `a.b[0]`, and value of each text, number and other single value in plain JSON, those of
-    few levels first.
+    """Yield the path, such as `a.b[0]`, and the value of each text, number, boolean and null in plain JSON, level by
+    level.
 
     Stops after `MOST_VALUES` objects, lists and values.
     """

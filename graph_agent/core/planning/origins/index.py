@@ -140,9 +140,9 @@ class TextIndex:
     def find(self, tokens: Sequence[str]) -> Place | None:
         """Return where a value occurs; None if it occurs nowhere.
 
-        Authors are searched in the order of `Author`, and whole fields before parts of texts. In untrusted texts it is
-        the reverse for values with letters: an occurrence in prose counts first, because a record that has the value,
-        too, is no reason to trust it.
+        Authors are searched in the order of `Author`, and whole fields before parts of texts. In untrusted texts, a
+        value with letters is searched in prose before whole fields: that a record has the value, too, is no reason to
+        trust it.
 
         If the whole value occurs nowhere, the longest part of it counts that has more than half of its characters. A
         value without letters, such as a date, is only found as a whole. If not all texts could be searched, the source

@@ -163,7 +163,7 @@ class Sources:
         self.index.add(source, value, lambda path: source if is_named(path, fields) else trusted)
 
     def source_of(self, id_: str, name: str) -> tuple[ReadText, frozenset[str]]:
-        """Return the source of a call's result, and the names of its fields that alone are untrusted.
+        """Return the source of a call's result, and the names of the only fields that are untrusted.
 
         The names are empty if all fields are trusted, or untrusted, alike.
 

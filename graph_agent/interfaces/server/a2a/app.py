@@ -395,8 +395,9 @@ class _Handler(DefaultRequestHandler):
     async def _reply(self, message: types.Message, context: ServerCallContext) -> types.Message | types.Task | None:
         """Return the reply to a message that starts no run; None for any other message.
 
-        It is a message that steers its conversation, or one that a task which has ended has received before, for which
-        that task is returned. Raises `UnsupportedOperationError` for any other message to a task that has ended.
+        There are two kinds: a message that steers its conversation, and a repeated message of a task that has ended,
+        for which that task is returned. Raises `UnsupportedOperationError` for any other message to a task that has
+        ended.
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:

@@ -72,8 +72,8 @@ class CheckedRequests(SimpleRequestContextBuilder):
         """Build the SDK's context of a request, after checking its message.
 
         A message with a task id but no context id belongs to the conversation of the task. A message without both
-        begins a conversation; if an authenticated caller repeats it, it begins the same conversation, in which it runs
-        only once.
+        begins a conversation. If an authenticated caller repeats the message, it belongs to the same conversation, and
+        is run only once.
 
         Raises an `A2AError` for values that cannot be stored (numbers that are not finite, deep nesting, NUL in an id),
         an empty part, credentials in metadata or twice in headers, the message id of another message, push

@@ -216,8 +216,9 @@ class LiveTaskStore(TaskStore):
     async def _is_abandoned(self, task: types.Task, context: ServerCallContext) -> bool:
         """Return whether the database lists a task as running although no process runs it.
 
-        A task that runs in this process is not abandoned. Without leases (`_has_lease`), any other running task is;
-        with them, one without a lease whose last update is more than 10 seconds old, since a newer run may be starting.
+        A task that runs in this process is not abandoned. Without leases (`_has_lease`), any other running task is
+        abandoned. With leases, a task is abandoned if it has none and its last update is more than 10 seconds old; a
+        newer run may be starting.
         """
         if not is_running_task(task) or (resolve_user_scope(context), task.id) in self._live:
             return False

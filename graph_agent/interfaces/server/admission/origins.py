@@ -50,9 +50,9 @@ class OriginCheck:
     def check(self, request: HTTPConnection, path: str) -> None:
         """Raise `ProblemError` (`origin`) if a request may come from a page that may not call this server.
 
-        Requests with a permitted origin pass (`*` permits all). Otherwise the host name must be an IP address, a name
-        without a dot or that of `public_url`, and `Origin`, if there is one, the server's own. Health checks and the
-        agent card may have any origin. Refused origins are logged once each, at most 100.
+        Requests with a permitted origin pass (`*` permits all). Any other request must name as its host an IP address,
+        a name without a dot or the host of `public_url`, and must have no `Origin` or the server's own. Health checks
+        and the agent card may have any origin. Refused origins are logged once each, at most 100.
 
         Args:
             request: The request, or the handshake of a WebSocket.

@@ -31,8 +31,8 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
     """Return the messages that a request adds to its session; None if the request has another history than the session.
 
     A request has a history if it has a user message before an assistant message. Without one, all its messages after
-    the last assistant message are new. A history must be that of the session, except that inputs without an answer,
-    which failed or were stopped, and steering may be missing, and that questions with their answers may be added.
+    the last assistant message are new. A history must be that of the session, with two exceptions. Steering and inputs
+    without an answer (they failed or were stopped) may be missing, and questions with their answers may be added.
 
     Args:
         messages: The messages of the request.

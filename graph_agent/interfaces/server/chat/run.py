@@ -338,7 +338,8 @@ class ServerRun:
             self._postponed.append(part)
 
     async def _to_end(self) -> ChatOutcome:
-        """Execute the graph, emit its parts, and return the outcome, once the run's tokens are counted in the metrics.
+        """Record the thread as suspended if a later request may resume it, execute the graph, emit its parts, and
+        return the outcome. The run's tokens are counted in the metrics.
 
         For a request whose input was answered before, the text of the stored answer is emitted, and nothing is counted.
         """
@@ -501,8 +502,8 @@ class ServerRun:
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
-        """Delete the thread of a request without a session, unless a later request can resume it, the run goes on or
-        was refused as busy, or the request has an idempotency key.
+        """Delete the thread of a request without a session. It is kept if a later request can resume it, if the run
+        goes on or was refused as busy, or if the request has an idempotency key.
 
         Args:
             status: How the run ended, as `Metrics.count_run` receives it.

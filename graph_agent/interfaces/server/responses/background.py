@@ -239,8 +239,8 @@ class Background:
     async def _follow_stored(
         self, records: Records, token: str, after: int, keepalive_s: float
     ) -> AsyncGenerator[str, None]:
-        """Yield the frames of a response's events after the number `after` from the database, polling until it has
-        ended or is deleted, with comments during pauses; an end that was not stored is added.
+        """Yield the frames of a response's stored events after the number `after`, and poll the database until the
+        response has ended or is deleted. Comments are sent during pauses; if the events lack the end, it is added.
         """
         batch, sent_at = 0, time.monotonic()
         newest: dict[str, Any] = {"type": "", "sequence_number": -1}

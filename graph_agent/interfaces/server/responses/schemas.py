@@ -242,8 +242,8 @@ class CountInputTokens(CreateResponse):
 
 
 def check_supported(body: CreateResponse) -> None:
-    """Raise `InvalidRequestError` if a request has a field that this server cannot support, or fields that contradict
-    each other.
+    """Raise `InvalidRequestError` if a request has a field that this server does not support, fields that contradict
+    each other, or a function without a name.
     """
     if body.prompt is not None:
         raise InvalidRequestError("There are no stored prompts here; send instructions and input.", "prompt")

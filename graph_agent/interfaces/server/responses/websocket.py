@@ -146,8 +146,8 @@ class ResponsesSocket:
 
     async def _answer(self, message: str | bytes) -> bool:
         """Run the request in a message, and send the events of the response; return whether the answer was sent
-        completely. A response that is not stored is kept in memory, so that the next request may continue it; a failed
-        continuation drops it.
+        completely. A response that is not stored is kept in memory, so that the next request may continue it. If that
+        request fails, the response is dropped.
 
         An invalid message is answered with an error event. The answer is incomplete if the client does not read it.
         """
@@ -259,8 +259,10 @@ class _Exchange:
         """The response, if `wants_end` is set and it has ended without a failure; otherwise None."""
 
     async def send(self, message: Message) -> None:
-        """Forward a part of the response: each complete event of a stream, or an error response, as an error event,
-        once it is complete (sets `failed`).
+        """Forward the next part of the response to the WebSocket.
+
+        Of a stream, each complete event is sent. An error response is sent as an error event once it is complete, and
+        sets `failed`.
         """
         if message["type"] == "http.response.start":
             self._status = message["status"]

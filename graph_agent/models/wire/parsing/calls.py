@@ -306,7 +306,9 @@ class Scanner:
         return len(self._text) if self._begins_line(opener.start()) else opener.end()
 
     def _reasoned_end(self, closing: re.Match[str]) -> int:
-        """Handle the end of reasoning that has no beginning: everything before it is discarded, calls included."""
+        """Handle the end of reasoning whose beginning is not in the text, and return the index after it. At the first
+        one, everything before it is discarded, calls included.
+        """
         # The templates of some models open the reasoning in the prompt: all text so far belongs to it.
         if not self._reasoned:
             self._reasoned = True

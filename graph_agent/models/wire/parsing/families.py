@@ -135,10 +135,10 @@ def harmony_end(page: ParsedText, start: int) -> int:
 
 
 def read_kimi(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
-    """Parse the arguments of a Kimi K3 call, one tag each or one JSON object; a value that is no JSON is text; in the
-    result, `arguments` is None if they are damaged.
+    """Parse the arguments of a Kimi K3 call, which are one tag each or one JSON object. A value that is not JSON is
+    text.
 
-    A call without its end is recorded in the page as unclosed.
+    In the result, `arguments` is None if they are damaged. A call without its end is recorded in the page as unclosed.
 
     Args:
         page: The text.

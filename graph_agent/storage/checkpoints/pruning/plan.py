@@ -187,8 +187,8 @@ def descendants(rows: Rows, id_: str) -> set[str]:
 def cut_candidates(rows: Rows, since: str) -> list[str]:
     """Return the ids of checkpoints to which a namespace may be trimmed, newest first; empty without a checkpoint.
 
-    They are on the newest branch, and every input with an id of its own since the time `since` (ISO 8601, UTC)
-    continues them, so that the answer of such an input, its newest checkpoint, remains.
+    They are on the newest branch, before every input with an id of its own that came since the time `since` (ISO 8601,
+    UTC), so that the answer of each of these inputs remains.
     """
     listed = {id_: row for id_, row in rows.items() if not row.is_part}
     if not listed:
@@ -207,9 +207,9 @@ def cut_candidates(rows: Rows, since: str) -> list[str]:
 def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
     """Return how a namespace is trimmed to the checkpoint `cut`, and what continues it; None if it cannot be trimmed.
 
-    In the root namespace (`is_root`) the session's first checkpoint remains, too. It cannot be trimmed if a remaining
-    checkpoint would read differently: an edit by a person is compared with the checkpoint before it, and in other
-    namespaces no other branch may be newer than the cut.
+    In the root namespace (`is_root`) the session's first checkpoint remains, too. It cannot be trimmed if a person's
+    edit would remain without the checkpoint before it, with which it is compared, or, in other namespaces, if another
+    branch is newer than the cut.
     """
     kept = descendants(rows, cut)
     path = lineage(rows, cut)[1:]
