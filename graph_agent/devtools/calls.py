@@ -316,7 +316,9 @@ def contains(part: Mapping[str, Any] | str | Any) -> Mapping[str, Any]:
 
 
 def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
-    """Return an expected call in one form; raise `ConfigError` for an unknown form."""
+    """Convert an expected call to a `_Call`: a name, a pair of name and arguments, or a dict with `name` and,
+    optionally, `arguments` and `status`. Raises `ConfigError` for any other form.
+    """
     match given:
         case str():
             return _Call(given, None, match)

@@ -114,8 +114,9 @@ class ProviderToolClient(ModelClient):
             var_child_runnable_config.reset(token)
 
     def _recorded(self, reply: AIMessage) -> AIMessage:
-        """Record the calls in a reply as events, and return the reply with their number and its citations in the
-        metadata."""
+        """Record the calls of a reply as events, and return the reply with their number and its citations in the
+        metadata, and with its text as a content block. A reply without calls and citations is returned unchanged.
+        """
         calls = provider_calls(reply)
         _record(calls)
         metadata: dict[str, Any] = {}

@@ -398,7 +398,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the agent's credentials and caller added to the context."""
+        """Return a run's keyword arguments with the context completed.
+
+        For an agent with a context class of its own, the context is converted to the form that the nodes read. The
+        agent's credentials and caller are added where the run has none.
+        """
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:

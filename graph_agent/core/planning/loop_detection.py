@@ -224,7 +224,11 @@ def recent_calls(
 
 
 def _read(events: Sequence[StoredEvent], begin: int, marks: Callable[[str], Mapping[str, Any]], window: int) -> _Part:
-    """Read the calls in the events from the index `begin` on; the other parameters are those of `recent_calls`."""
+    """Read the calls of the newest input in the events from the index `begin` on. Reading goes backwards, and ends when
+    the window is full.
+
+    The other parameters are those of `recent_calls`.
+    """
     newest_first: list[_Entry] = []
     answers: dict[str, tuple[str, Any]] = {}
     newest_wave: frozenset[str] | None = None

@@ -65,7 +65,10 @@ class OutgoingTap(_Tap[Outgoing]):
     """Records the id of the current call's newest request, and whether the transport accepted it."""
 
     async def send(self, message: SessionMessage) -> None:
-        """Send a message; raise `anyio.ClosedResourceError` or `BrokenResourceError` if the transport is closed."""
+        """Send a message. Of a request, the id and whether it was sent are recorded in the caller's `CallerRequests`.
+
+        Raises `anyio.ClosedResourceError` or `BrokenResourceError` if the transport is closed.
+        """
         call = current_requests.get()
         request = message.message.root
         if call is None or not isinstance(request, JSONRPCRequest):

@@ -221,7 +221,8 @@ class FileOAuth(OAuthClientProvider):
             )
 
     async def _show(self, url: str) -> None:
-        """Show the address at which the user authorizes the client, and listen for the redirect.
+        """Show the address at which the user authorizes the client, and listen for the redirect. The server's metadata
+        is written to the file first, for later processes.
 
         Raises `AuthorizationNeededError` if no user can be asked.
         """
@@ -246,7 +247,9 @@ class FileOAuth(OAuthClientProvider):
         self._redirected = received = asyncio.get_running_loop().create_future()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """Answer one request of a browser, and note the redirect."""
+            """Answer one request of a browser. If it is the redirect, its query parameters become the result of
+            `_redirected`.
+            """
             line = (await reader.readline()).decode(errors="replace").split(" ")
             target = urlsplit(line[1]) if len(line) > 1 else urlsplit("")
             values = {name: given[0] for name, given in parse_qs(target.query).items()}

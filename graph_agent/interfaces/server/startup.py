@@ -75,9 +75,10 @@ class StartupErrors:
         self._on_start = on_start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application.
+        """Call the application, and `on_start` once it has started.
 
-        Of its lifespan messages, the text of a failed start is replaced by the message of a `GraphAgentError`.
+        If the start fails with a `GraphAgentError`, its message replaces the traceback in the log. A failed start of a
+        worker is marked in the folder of the workers.
         """
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)

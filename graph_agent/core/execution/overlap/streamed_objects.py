@@ -30,7 +30,9 @@ class StreamedObjects:
         """Characters of the wanted object that is open; None outside of one."""
 
     def feed(self, piece: str) -> Iterator[dict[str, Any]]:
-        """Yield each wanted object that ends in the next piece of the text; one that is not valid JSON is skipped."""
+        """Yield each wanted object that ends in the next piece of the text: an object at the top, or an element of the
+        list under the key. One that is not valid JSON is skipped.
+        """
         for character in piece:
             is_end = not self._in_string and character in "}]" and self._depth == (1 if self._key is None else 3)
             self._advance(character)
