@@ -351,8 +351,8 @@ async def _ask(update: PlanUpdate) -> None:
 
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
-    """Put a planning reply into `outcome` as the answer, unless it misses the response format: then `finalize` composes
-    one.
+    """Put a planning reply into `outcome` as the answer. If it does not fit the response format, `finalize` composes
+    another one.
 
     If readers have received the reply that misses it, `outcome` is marked, and a `warning` event reports it.
     """

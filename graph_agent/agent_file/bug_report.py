@@ -119,8 +119,8 @@ def _allowed(value: Any) -> Any:
 
 
 def _rules(spec: AgentSpec) -> dict[str, Any]:
-    """Return name of a model → field → the rules of its endpoint that differ from the usual form, and its provider;
-    `{"error": …}` if it is not built.
+    """Return, by the name of each model, the rules of its endpoint that differ from the usual form, and its provider;
+    `{"error": …}` for a model that cannot be built.
 
     The rules describe what the endpoint accepts in a request. The models are those of `model` and
     `config.fallback_models`.

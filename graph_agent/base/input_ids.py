@@ -122,8 +122,8 @@ def digest_of(given: Any) -> str:
 def _comparable(value: Any) -> Any:
     """Return an input as plain JSON that is equal for equal inputs; tuples become lists.
 
-    Of a message only type, content, name and tool calls count, and no field that is empty: its id and metadata differ
-    in a repetition.
+    A message is reduced to its type, content, name and tool calls, without empty fields, because its id and metadata
+    differ when an input is repeated.
     """
     if isinstance(value, BaseMessage):
         fields = ("type", "content", "name", "tool_calls", "tool_call_id")

@@ -253,7 +253,7 @@ _TYPES = {"dict": "object", "list": "array", "int": "integer", "float": "number"
 def _add_check(
     name: str, values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]
 ) -> None:
-    """Add the counterpart of an evaluator to the checks of a case; an evaluator without effect adds nothing.
+    """Add the counterpart of an evaluator to the checks of a case; an evaluator that cannot fail adds nothing.
 
     Args:
         name: The evaluator, one of `_EVALUATORS`.

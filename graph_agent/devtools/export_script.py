@@ -142,7 +142,7 @@ class Constants:
         return Code(self._names.setdefault(_key(value), (chosen, value))[0])
 
     def known(self, value: Any) -> Any:
-        """Replace each long value that has a name, also within a value, by the name; nothing is registered."""
+        """Return a value in which each long value that has a name is replaced by the name. Nothing is registered."""
         if not isinstance(value, str | dict | list | tuple):
             return value
         if not isinstance(value, tuple) and _is_long(value) and _key(value) in self._names:
@@ -300,8 +300,8 @@ class ScriptWriter:
     def _content(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Any:
         """Return the text of a reply.
 
-        For stub tools, the text of a final plan becomes the answer that the real agent gave, or the sentence without
-        which no second request would follow.
+        For stub tools, the text of a final plan becomes the answer that the real agent gave. If the agent asked for the
+        answer by a second request, the text becomes the sentence that ends planning.
         """
         if self.has_agent or item.purpose != "plan" or item.calls:
             return item.content

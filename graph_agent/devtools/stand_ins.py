@@ -259,9 +259,9 @@ def rebuild(
 ) -> CompiledAgentGraph:
     """Build an agent again, with recorded results in place of its tools and delegates.
 
-    The plan cache is off, requests are recorded in events, and the Store is in memory; memory is not read, and calls
-    begin only with their plan. A model that cannot be built is replaced, too. A tool in `real` and the tool that reads
-    cut results run as they are.
+    The plan cache is off, requests are recorded in events, and the Store is in memory. Facts about users are not read,
+    and no call begins before its plan. A model that cannot be built is replaced, too. A tool in `real` and the tool
+    that reads cut results run as they are.
 
     Args:
         graph: The agent, which is unchanged.

@@ -224,7 +224,7 @@ def ratings_of(events: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:
     """Return the value of a field in the first event that has it, as text; `(none)` if there is none.
 
-    The field `model` is the model of the first recorded model call. `prompts` and `tools` stand for the versions of all
+    For `model`, it is the model of the first recorded model call. `prompts` and `tools` stand for the versions of all
     prompts and tools of a plan, `prompts.NAME` and `tools.NAME` for that of one.
     """
     kind, _, name = field.partition(".")

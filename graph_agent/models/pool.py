@@ -215,10 +215,10 @@ class ModelPool:
 
 
 def require_chat_model(given: Any) -> BaseChatModel:
-    """Return `given` if it is a chat model: the resolver of an agent that was built without one for names.
+    """Return `given` if it is a chat model. This is the resolver of an agent that cannot resolve names of models.
 
     Raises:
-        ConfigError: It is anything else, such as a name.
+        ConfigError: `given` is anything else, such as a name.
     """
     if isinstance(given, BaseChatModel):
         return given

@@ -81,8 +81,8 @@ class Repetition(NamedTuple):
 def repetition_at_end(text: str) -> Repetition | None:
     """Return the shortest text that a reply repeats to its end; None if there is none.
 
-    It must occur at least 6 times and fill at least 300 of the last 6,000 characters. Use it for replies that were cut
-    off at the maximum length: a complete list, table or song may repeat itself, too. Takes linear time.
+    It must occur at least 6 times and fill at least 300 of the last 6,000 characters. Use it only for replies that were
+    cut off at the maximum length, because a complete list, table or song may repeat itself, too. Takes linear time.
     """
     tail = text[-_TAIL:].rstrip()[::-1]
     # The failure function of Knuth, Morris and Pratt gives the period of each beginning of the reversed text.

@@ -210,7 +210,7 @@ def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
 
 
 def without_calls(reply: AIMessage) -> AIMessage:
-    """Return a reply without its calls, in any form, so that a history may end with it.
+    """Return a reply without its calls in every form (fields and content blocks), so that a history may end with it.
 
     The same object if it has none. The id, usage and metadata stay; the name does not.
     """

@@ -561,7 +561,7 @@ def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:
 
 
 def _renew(call: Any, lap: int) -> Any:
-    """Copy a call; assign an id if it has none, and another one in each later pass of a cycle."""
+    """Return a copy of a call. It gets an id if it has none, and another id in each later pass of a cycle."""
     fresh = copy.deepcopy(call)
     if call["id"] is None:
         fresh["id"] = f"call_{uuid.uuid4().hex[:24]}"

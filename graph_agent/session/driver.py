@@ -488,8 +488,9 @@ class RunDriver:
             await asyncio.sleep(POLL_S)
 
     async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
-        """Return the follow-up to run after an input; None if there is none, or it cannot be read within seconds, or
-        the run's Store did not answer, which is logged.
+        """Return the follow-up to run after an input; None if there is none.
+
+        None also if the inbox cannot be read within seconds, or the run's Store did not answer, which is logged.
 
         Args:
             run: The run of the input, if this program ran it; None if another one did.

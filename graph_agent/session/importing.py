@@ -393,8 +393,8 @@ async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list
 
 @asynccontextmanager
 async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[list[str]]:
-    """Lock a session and those of its background tasks within the context; yield the ids in the order in which to
-    remove them.
+    """Lock a session and the sessions of its background tasks within the context, and yield their ids in the order in
+    which to remove them.
 
     Raises `SessionBusyError` if a run of one of them is in progress.
     """
@@ -410,8 +410,8 @@ async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> 
 async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerator[str]:
     """Delete sessions and those of their background tasks.
 
-    Each is deleted in one transaction: its checkpoints, the records of its calls in them, and its unread notes. If one
-    fails, the earlier ones stay deleted.
+    One transaction deletes a session's checkpoints, with the records of its calls, and its unread notes. If one fails,
+    the earlier ones stay deleted.
 
     Args:
         url: The database, `sqlite:///FILE` or `postgresql://…`.

@@ -228,7 +228,7 @@ class StreamParts:
         """Yield the end of the answer that was not streamed, such as the reason why it was stopped.
 
         If none of the answer was streamed, or the streamed text was replaced, the whole answer is yielded in a message
-        of its own. Nothing is yielded if the answer does not continue the streamed text.
+        of its own. Nothing is yielded if the streamed text is no beginning of the answer.
         """
         stored = self._answer if self._replies is not None else None
         fails, id_ = stored is not None and failure_of(stored) is not None, (stored and stored.id) or ""
@@ -274,11 +274,11 @@ class StreamParts:
     def _placed(
         self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
     ) -> Iterator[RunPart]:
-        """Yield the parts of events whose index is final: the event itself, and what it means for its call or the text.
-        A result whose call was reported early gets no second state.
+        """Yield the parts of events whose index is final: the event itself, then a new state of its call, or a change
+        of the streamed text. If the end of a call was reported early, its result gets no second state.
 
         Args:
-            events: The events, each with its index.
+            events: The events, each with its index in the history.
             message_id: Id of the message whose calls a plan among them has; empty if unknown.
             is_early: Whether the events are not stored yet.
         """

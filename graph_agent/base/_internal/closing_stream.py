@@ -32,7 +32,8 @@ class ConsumerTracker:
         self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None
 
     def close_if_left(self) -> None:
-        """Close a stream whose reader has left, from any thread; an asynchronous one is closed later by its event loop.
+        """Close a stream whose reader has left, from any thread. An asynchronous stream is closed by its event loop,
+        after this returns.
 
         Does nothing if the stream has a reader or is no longer referenced, in which case it is being closed already.
         """

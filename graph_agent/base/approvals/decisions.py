@@ -342,8 +342,8 @@ def _from_inbox(decision: Any) -> Any:
 
     Return any other value unchanged.
 
-    Its types are `accept`, `ignore` (a rejection), `edit` and `response`. Agent Inbox offers `response` for calls that
-    may be rejected, and sends the reason with it, so it becomes a rejection.
+    Its types are `accept`, `ignore` (a rejection), `edit` and `response`. A `response` becomes a rejection, because
+    Agent Inbox offers it for calls that may be rejected, and sends the reason with it.
     """
     if not isinstance(decision, Mapping) or "args" not in decision:
         return decision

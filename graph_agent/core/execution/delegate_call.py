@@ -221,9 +221,9 @@ async def run_through_middleware(
 def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> DelegationResult:
     """Return the output of the middleware as the result of the delegation.
 
-    An output that equals the result of a run is that result. A changed output keeps what a message cannot hold: the
-    conversation id, the history, whether the delegate is untrusted and, if the content is unchanged, the structured
-    value.
+    If the output equals the result of a run, that result is returned. A changed output keeps what a message cannot
+    hold: the conversation id, the history, whether the delegate is untrusted and, if the content is unchanged, the
+    structured value.
 
     Args:
         output: The output of the middleware.

@@ -35,9 +35,9 @@ def allows(entry: str, call: Call) -> bool:
     """Whether an entry of a skill's `allowed-tools` permits a call without approval.
 
     `search` permits the tool of that name, and `files_*` each tool whose name fits the pattern. `shell(git:*)` permits
-    a call whose only argument is a text that is `git` or begins with `git `, and has no invisible characters or
-    characters by which a shell runs further commands. `shell(git status)` permits exactly that text, and `shell(*)`
-    every call. Any other limit permits nothing.
+    a call whose only argument is a text that is `git` or begins with `git `. The text must have no invisible
+    characters, and none by which a shell runs further commands. `shell(git status)` permits exactly that text, and
+    `shell(*)` every call. Any other limit permits nothing.
     """
     limited = _LIMITED.fullmatch(entry)
     if limited is None:

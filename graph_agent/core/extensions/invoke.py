@@ -181,9 +181,10 @@ _LONGEST = 1_000
 
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
-    """Raise `ToolArgumentsError`, with their names, for text arguments that the schema parses as NaN or an infinity.
+    """Check text arguments that the schema converts to numbers; raise `ToolArgumentsError` with the names of those that
+    become NaN or an infinity.
 
-    Without a pydantic class as schema, and for arguments that do not fit it, nothing is checked.
+    Nothing is checked if the schema is no pydantic class, or the arguments do not fit it.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:

@@ -79,8 +79,8 @@ class ToolMiddleware:
         return self._wraps is not None
 
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
-        """Run a call through the middleware and return its output. An exception of middleware becomes an error output,
-        and is logged; the tool's own exception, if it passes, the tool's error output.
+        """Run a call through the middleware and return its output. An exception of middleware is logged and becomes an
+        error output. If the tool's own exception passes through the middleware, the tool's error output is returned.
 
         If middleware gives the output without running the tool, its status is `answered`, or `denied` if it is an
         error.

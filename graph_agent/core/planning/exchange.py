@@ -402,7 +402,7 @@ class Exchange:
 
 
 def _record(request: TimedRequest, purpose: Purpose, prices: Mapping[str, Price] | None = None) -> ModelCallRecord:
-    """Return the record of one request to a model (model, time, tokens, cost, error), as events store it.
+    """Return the record of one request to a model in the form of events: model, time, tokens, cost and error.
 
     Args:
         request: The measured request, after its end.

@@ -142,8 +142,8 @@ def apply_hooks(update: PlanUpdate) -> None:
 
     Its calls become the waiting calls, or its text the answer. A jump to `model` discards both and leads to another
     plan; a jump to `end` skips the calls and ends the input. Calls that a hook answered or removed get their results.
-    After a limit, a jump to `model` has no effect; after a failure, nothing is done. An answer that is asked for again
-    counts as a step, so that the limit of steps ends it.
+    After a limit, a jump to `model` has no effect; after a failure, nothing is done. Each further request for an answer
+    counts as a step, so that the limit of steps ends the repetition.
     """
     jump, loop = update.state.get("jump_to"), update.loop
     asked = loop.pop("reply_id", "")

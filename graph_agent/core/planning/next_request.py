@@ -185,7 +185,8 @@ class NextRequest:
 
     @cached_property
     def history(self) -> Sequence[AnyMessage]:
-        """The conversation as the request sends it; for a hook's request, the messages of that request.
+        """The conversation as the request sends it. If a hook has patched the request, these are the messages of the
+        hook.
 
         Applied in this order: messages of hooks and recalled facts are added, results are rewritten by hooks, the older
         part is replaced by a summary, or else by a note, and results are cut. After a shortening, a note repeats marked

@@ -152,7 +152,7 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
 async def apply_edits(update: PlanUpdate) -> None:
     """Apply what a person did to a wave that an earlier run planned, and queue the calls that are still open.
 
-    That is decisions on approvals, edited, removed, answered and added calls, and added user messages, which count as
+    These are decisions on approvals; edited, removed, answered and added calls; and added user messages, which count as
     steering. Delegates whose call got a result otherwise are withdrawn. Does nothing if this run has planned the wave.
     If the session is not running, the person has begun an input: counters are reset, and the status becomes `running`.
     """

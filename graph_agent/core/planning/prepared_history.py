@@ -89,8 +89,8 @@ def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
     """Return the form in which the model receives a message; most are returned unchanged.
 
     The user's steering is put into the prompt template `steering`. The report of a failed input becomes a short note.
-    Calls without a name, which older versions stored for cut-off replies, become text, and their results notices of the
-    framework.
+    Older versions stored calls without a name for cut-off replies; these become text, and their results become notices
+    of the framework.
     """
     if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs:
         return with_message_text(message, prompts.render("steering", content=message.text))

@@ -233,8 +233,8 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
     Args:
         planned: The plan; returned unchanged if no id is taken and it is not structured.
         taken: Ids that the calls must not have.
-        structured: Whether it is a structured plan, each call of which gets a `plan_id`. In other plans, only a call
-            with a replaced id does.
+        structured: Whether it is a structured plan. Each call of a structured plan gets a `plan_id`; in other plans,
+            only a call with a replaced id does.
     """
     used, names = {call["id"] for call in planned.calls}, dict[str, str]()
     calls: list[Call] = []

@@ -57,7 +57,7 @@ class StreamedDispatch:
     async def during(self, request: Awaitable[T], mode: Mode, tools: Sequence[str]) -> T:
         """Await a planning request, and begin calls of its replies.
 
-        Calls that wait for early results begin after it, too, until the next plan is asked for.
+        Calls that wait for results of early calls may also begin after this returns, until the next plan is requested.
 
         Args:
             request: The request, with its repairs.

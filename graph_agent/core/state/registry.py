@@ -489,7 +489,7 @@ async def _wait_for_ending(key: tuple[Hashable, str]) -> bool:
     """Wait up to `_ENDING_S` seconds for a run in this process that is about to end; False if it goes on or there is
     none.
 
-    True does not mean that it has ended: it is also returned after that time.
+    True is also returned if the run has not ended in that time.
     """
     for _ in range(_ENDING_TICKS):
         if (ending := _ending(key)) is not None:

@@ -188,7 +188,7 @@ class RemoteAgent:
     async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
         """Read a task, or follow it until its end or question (`until_end`), which may take any time.
 
-        Returns None after any error, which is logged, because the task goes on and is read again. Raises only
+        Any error is logged, and None is returned, because the task runs on and is read again later. Raises only
         `TaskNotFoundError`, if the agent does not have the task.
         """
         try:

@@ -420,8 +420,8 @@ def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent:
     """Return the answer in the final state of a delegate's graph; an error result if it failed (with the text of its
     report) or has no answer.
 
-    The answer is the text of the newest message of the model, or else its structured response as text. An answer that
-    was cut off, e.g. by a limit of tokens, has a note of that at its end.
+    The answer is the text of the newest message of the model, or else its structured response as text. If the answer
+    was cut off, e.g. by a limit of tokens, a note at its end states so.
 
     Args:
         name: Name of the delegate.

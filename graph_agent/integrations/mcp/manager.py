@@ -204,8 +204,9 @@ class _Opening:
         return list(listed.values()), conflicts
 
     def _current(self) -> Iterator[McpTool]:
-        """Yield the LangChain tools of all servers, converted at the first time and after a change of their definition,
-        and those that list and read resources and prompts.
+        """Yield the LangChain tools of all servers, including those that list and read resources and prompts.
+
+        A tool is converted at the first call of this method, and again after its definition has changed.
         """
         for server in self.servers:
             for name, tool in server.tools.items():

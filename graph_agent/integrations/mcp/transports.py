@@ -98,8 +98,8 @@ async def open_transport(
 async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """Start a server's process, connect to it, and end it on exit; raise `NotStartedError` if that fails.
 
-    The commands `python` and `python3` run this process's interpreter. The process receives the variables in `env` and
-    basics such as PATH, and nothing else of the environment, so that no secret leaks.
+    The commands `python` and `python3` run this process's interpreter. The process receives only the variables in `env`
+    and basics such as PATH, so that no secret of the environment leaks.
     """
     options: Any = config.options
     command = options["command"]

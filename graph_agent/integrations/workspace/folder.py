@@ -145,8 +145,8 @@ class Folder:
     ) -> bool:
         """Replace a file by a text, and return whether it existed; a new file has the permissions of the old one.
 
-        With `content`, raise `PathError` if the file's content is no longer this. Also raises it if the text is too
-        long or the file cannot be written; the old file is then unchanged.
+        Raises `PathError`, and leaves the old file unchanged, if the text is too long, the file cannot be written, or,
+        with `content`, the file's content is no longer this.
         """
         new = text.encode(errors="surrogatepass")
         if len(new) > self.max_bytes:

@@ -387,7 +387,7 @@ class EditorSession:
 
     async def _ask_about(self, call: HeldCall, request: Any) -> Any:
         """Ask the client for permission to run one call, and return the decision; None if the client cancelled the
-        question or the prompt, which then counts as cancelled, too.
+        question or the prompt. A cancelled question cancels the prompt, too.
 
         Args:
             call: The call that waits.
@@ -453,8 +453,8 @@ def _no_session(session_id: str) -> RequestError:
 def _reported() -> Iterator[None]:
     """Context manager that converts every exception of its body to `RequestError`.
 
-    A `UserError` has the code -32602, any other exception -32603; the latter is logged, and its text has secrets
-    masked. A `RequestError` passes unchanged.
+    A `UserError` becomes an error with the code -32602. Any other exception is logged and gets the code -32603, with
+    secrets masked in its text. A `RequestError` passes unchanged.
     """
     try:
         yield

@@ -161,8 +161,7 @@ class AcpProjection:
             yield from self._mark(name, fields["title"], "in_progress" if status == "in_progress" else "pending")
 
     def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[AcpUpdate]:
-        """Yield the updates of a call that has ended; nothing if its end was sent before and the result is not here
-        yet.
+        """Yield the updates of a call that has ended; nothing if the end was sent before and `result` is None.
 
         A call that the client has never received, because it did not start, is sent first.
 

@@ -55,8 +55,8 @@ class StdioTransport:
         """Return the next message of the client; None after the end of the input.
 
         A line that is not a JSON-RPC message is answered with an error, and the next one is read. At the end of the
-        input it waits until every request of the client is answered, and returns an error response for each request to
-        the client that is still open, before None.
+        input it waits until every request of the client is answered. It then returns an error response for each open
+        request to the client, and None after the last.
         """
         while not self._ended:
             # A blocking read would stop the runs.

@@ -120,8 +120,8 @@ def _feedback_line(sessions: Sequence[Sequence[InputRow]]) -> str:
 
 
 def _lines(arms: list[Arm], by: str) -> list[str]:
-    """Return the table of `report` as lines: a heading, a row of estimates for each group, and for each group but the
-    first a row with its differences from the first.
+    """Return the table of `report` as lines: a heading, and for each group a row of estimates. For each group but the
+    first, a row with its differences from the first follows.
 
     Args:
         arms: The groups, at least one.

@@ -87,7 +87,7 @@ def agent_object(
         return await graph.aget_state({"configurable": {"thread_id": session.id}})
 
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
-        """Run an input once, also if Restate delivers it again, and return the result as JSON.
+        """Run an input, which runs only once even if Restate delivers it again, and return the result as JSON.
 
         The run continues if the connection to Restate is lost. A cancelled invocation aborts the run, or stops waiting
         for the run of another input.

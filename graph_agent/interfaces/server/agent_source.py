@@ -104,7 +104,7 @@ def of_served(agent: ServedAgent) -> AgentSource:
 
 
 def of_agent(agent: CompiledAgentGraph, description: str = "", *, db: str, name: str | None = None) -> AgentSource:
-    """Return the source of an agent that a program has built, whose own handlers can run it, too.
+    """Return the source of an agent that a program has built. The program's own handlers can run the agent, too.
 
     Args:
         agent: The agent, without a checkpointer: the server adds that of `db`.

@@ -53,7 +53,7 @@ class ReservedFile(MmapedDict):
 
 
 def _reserve(filename: str, size: int) -> None:
-    """Extend a file to `size` bytes, all allocated on disk; create it if it does not exist.
+    """Create or extend a file so that it has `size` bytes, all of them allocated on disk.
 
     A larger file stays as it is.
 

@@ -107,8 +107,8 @@ class SessionFilter:
         return self.totals or bool(self.tool) or self.min_cost > 0
 
     def accepts(self, summary: Mapping[str, Any]) -> bool:
-        """Return whether a session matches every condition of the filter. The status is the activity, unless that is
-        `idle`; a tool also matches a delegate's name.
+        """Return whether a session matches every condition of the filter. The status is compared with the activity of
+        the session or, if that is `idle`, with its status. A tool also matches a delegate's name.
 
         Args:
             summary: The session's summary, which contains its totals if `needs_totals`.

@@ -152,8 +152,8 @@ class Sessions:
     async def events_to_follow(self, session_id: str, types: list[str], after: int) -> tuple[list[dict[str, Any]], int]:
         """Return events as `events` does, and the index after which to follow the session.
 
-        This is the index of the newest event whose index is final. Raises `ProblemError` for an unknown session.
-        Returned events after it belong to a wave that runs or waits, and are sent again when their index is final.
+        The index is that of the newest event whose place in the history is final. Events after it belong to a wave that
+        runs or waits; they are sent again when their index is final. Raises `ProblemError` for an unknown session.
         """
         thread = self._caller.thread(session_id)
         reader = EventReader(self._host.kept, self._host.saver, thread)

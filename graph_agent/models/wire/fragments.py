@@ -130,7 +130,7 @@ class CallAssembler:
     def _home_of(self, id_: str, name: str, given: Any, text: str) -> _Call | None:
         """Return the earlier call that a fragment continues; None if it begins a new call or belongs to none.
 
-        Also records whether the assignment was inferred, and which later calls the fragment may belong to instead.
+        Also records whether the call was only inferred, and which later calls the fragment may belong to instead.
 
         Args:
             id_: The fragment's id; empty if it has none.

@@ -308,8 +308,8 @@ class LearningRequest:
     ) -> bool:
         """Change `rules` as an error suggests.
 
-        An error with an HTTP status that does not mean a refused form changes nothing, nor does an error of a model in
-        this process, except for a `TypeError`.
+        Nothing is changed if the HTTP status is not one of a refused request, or if the model runs in this process and
+        the error is not a `TypeError`.
 
         Args:
             error: The error of the request.

@@ -244,8 +244,8 @@ class _Folder:
 
     def fold(self, node: Schema, *, within: frozenset[str] = frozenset()) -> Schema:
         """Return an object schema that accepts what any alternative of a schema accepts, without alternatives at its
-        root. References at the root are resolved; the properties of all alternatives are joined; required is what all
-        alternatives, or one part of `allOf`, require.
+        root. References at the root are resolved, and the properties of all alternatives are joined. A property is
+        required if all alternatives, or one part of `allOf`, require it.
 
         Args:
             node: The schema.

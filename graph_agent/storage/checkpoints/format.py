@@ -167,7 +167,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
 
     # A listing of all threads is not refused for the sake of one.
     def listing(config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """Yield what the saver's `list` yields, without parts of histories; checked if the list is of one thread.
+        """Yield what the saver's `list` yields, without checkpoints that only hold a part of a history. Checkpoints are
+        checked if the list is of one thread.
 
         `options` are the keyword arguments of `list`. A limit counts the yielded checkpoints only.
         """
@@ -180,7 +181,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                 page = page.next()
 
     async def alisting(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
-        """Yield what the saver's `alist` yields, without parts of histories; checked if the list is of one thread.
+        """Yield what the saver's `alist` yields, without checkpoints that only hold a part of a history. Checkpoints
+        are checked if the list is of one thread.
 
         `options` are the keyword arguments of `alist`. A limit counts the yielded checkpoints only.
         """

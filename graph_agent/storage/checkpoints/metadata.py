@@ -120,7 +120,7 @@ def _as_stored(
     the mark of the run's input and the ids of the server's runs before it. For a saver without an index of input ids,
     it gains the recent inputs, once per run. For another graph, only lengths are moved to a field of their own.
 
-    Also changes the run: it records its lists with this checkpoint's id, and that its recent inputs are stored.
+    Also records in the run its lists with this checkpoint's id, and that its recent inputs are stored.
     """
     configurable = config.get("configurable", {})
     entries, metadata = entries_of(metadata), with_lengths(metadata)

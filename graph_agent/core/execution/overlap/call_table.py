@@ -89,7 +89,8 @@ class CallTable:
         self._contexts: OrderedDict[Context, Followers] = OrderedDict()
 
     async def followers(self, context: Context, store: BaseStore | None, agent: str) -> Followers:
-        """Return the counts of a context, read from the Store if they are not in memory; empty ones for a new context.
+        """Return the counts of a context; empty counts for a new context. They are read from the Store if they are not
+        in memory.
 
         A failure of the Store is logged and counts as no stored counts.
 

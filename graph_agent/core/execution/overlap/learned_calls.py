@@ -147,7 +147,7 @@ class LearnedCalls:
             return _NO_SHAPE
 
     def _calls_of(self, text: str) -> Iterator[Call]:
-        """Yield calls of a shape, with the values that stand in its places now; none if a place has no value.
+        """Yield the calls that a shape stands for now, with the values at its places; none if a place has no value.
 
         A shape with a reference to every element of a list gives one call for each element. `text` is the shape.
         """

@@ -112,10 +112,10 @@ class ValueReferences:
         return self._places.get(_key(value)) if _is_named(value) else None
 
     def values_at(self, reference: Reference) -> list[Any]:
-        """Return the values at a place; several, up to `MOST_EXPANDED`, for a reference to every element of a list, up
-        to the first element without a value.
+        """Return the values at a place; empty if no value stands there.
 
-        Empty if no value stands there.
+        A reference to every element of a list gives up to `MOST_EXPANDED` values, up to the first element without a
+        value.
         """
         if not is_for_every(reference):
             return [self._values[reference]] if reference in self._values else []

@@ -325,8 +325,9 @@ class A2AServer:
             self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
-        """Stop every running task, which then stores no final state; close streams and push connections, and wait for
-        that. The database stays open."""
+        """Stop every running task, without storing a final state, and close streams and push connections. Waits until
+        all of it is done. The database stays open.
+        """
         # First, because its streams wait for the executor's events.
         await self._handler.aclose()
         await self._executor.aclose()

@@ -65,8 +65,8 @@ class RefusedStreams:
         has_begun = False
 
         async def send_with_body(message: ASGIMessage) -> None:
-            """Send a message; the start of the response is held back until its first body, so that an error before it
-            can be answered.
+            """Send a message. The start of the response is held back until the first part of its body, so that an error
+            before that can still be answered.
             """
             nonlocal start, has_begun
             if message["type"] == "http.response.start":

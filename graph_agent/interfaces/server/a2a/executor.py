@@ -313,7 +313,7 @@ class GraphExecutor(AgentExecutor):
         """Wait for the earlier tasks of the conversation, run the message, and report how the task ends.
 
         The session's follow-ups then run in the background. A task that is cancelled while it waits is reported as
-        cancelled; a cancelled task has no follow-ups. Raises `GraphDrained` while the server is stopping, and
+        cancelled. After a cancelled task, no follow-ups run. Raises `GraphDrained` while the server is stopping, and
         `NoSlotError` if the user has too many active tasks.
         """
         session = self._session(context, run.scope)
@@ -454,8 +454,8 @@ class GraphExecutor(AgentExecutor):
         return None
 
     async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
-        """Report how the task ends, from the result of its run: asking, cancelled, failed or completed; for None as
-        failed.
+        """Report the end of a task from the result of its run: it asks a question, was cancelled, failed or is
+        completed. Without a result (None) it failed.
         """
         if result is None:
             await reporter.failed("The run ended without a result.")

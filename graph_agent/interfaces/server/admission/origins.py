@@ -89,9 +89,8 @@ class OriginCheck:
         return re.search(r":[0-9]+$", origin) is not None and given == _origin(f"{given[0]}://{host}")
 
     def _refusal(self, origin: str) -> str:
-        """Return a message that an origin is refused, with how to permit it.
-
-        It is also logged as a warning the first time.
+        """Return the message of the refusal of an origin, which explains how to permit the origin. It is also logged as
+        a warning the first time.
         """
         text = f"Pages of the origin {origin[:_SHOWN]!r} may not call this server, which has no API keys."
         if _ADDABLE.fullmatch(origin):

@@ -87,8 +87,8 @@ def given_results(messages: Sequence[core.Message]) -> dict[str, core.ToolMessag
 def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[core.UserMessage]:
     """Return the user messages at the end of a request that the session does not have, oldest first.
 
-    Clients send their whole history with every run, so the search goes backwards to the first message of the agent, or
-    the first known one. Messages of an interface itself, such as activities, and results of calls do not end it.
+    Clients send their whole history with every run, so the messages are searched from the end back to a message of the
+    agent or a known message. Messages of the interface itself, such as activities, and results of calls are skipped.
 
     Args:
         messages: The messages of the request.
@@ -357,7 +357,8 @@ class ClientView:
     def snapshots(self, messages: list[core.Message]) -> list[list[core.Message]]:
         """Return the snapshots to send, one or two, after which the client has `messages` in this order.
 
-        Two are needed if the client lacks an older message: the first ends before it, which removes the later ones.
+        Two are needed if the client lacks an older message: the first one ends before that message, so that the client
+        drops the messages after it.
         """
         ids = [message.id for message in messages]
         known = set(ids)

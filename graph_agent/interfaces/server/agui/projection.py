@@ -551,9 +551,7 @@ def _settled(before: StateSnapshot) -> set[str]:
 
 
 def _usage(state: StateSnapshot, before: Usage) -> list[core.TokenUsage] | None:
-    """Return the usage of one run, which is the usage of its input minus `before`; None if no provider has reported
-    any.
-    """
+    """Return the usage of one run: that of its input minus `before`. None if no provider has reported any."""
     used: Usage = state.values.get("usage") or NO_USAGE
     if used["total_tokens"] <= before["total_tokens"]:
         return None

@@ -109,8 +109,8 @@ async def resolve_agui(
     """Return the run that a request starts, resumes or follows. Nothing is started or stored yet.
 
     A new thread receives the whole conversation of the request, a known one the new messages or the answers. A request
-    with neither follows a run that is under way, continues one that a crash interrupted, or reads the session. A
-    repeated request gets the stored result, because the run id is the id of the input.
+    with neither new messages nor answers follows a run that is under way, continues a run that a crash interrupted, or
+    reads the session. A repeated request gets the stored result, because the run id is the id of the input.
 
     Args:
         host: The open agent.

@@ -125,7 +125,8 @@ async def _frames(
     resources: ExitStack,
 ) -> AsyncGenerator[str, None]:
     """Yield the frames of the response: the events of the run, or the reason why there is none, and comments during
-    pauses. A run of another request is followed to its end first; an input that has its result is not run.
+    pauses. If the session runs for another request, that run is followed to its end first. An input that has its result
+    is not run again.
 
     Failures, also unexpected ones, which are logged, end the stream with an error event. If the client leaves, the run
     is aborted, unless `survives_disconnect`.

@@ -467,8 +467,8 @@ class ServerRun:
         await self._put(MessageBreak())
 
     async def _on_event(self, part: EventAdded) -> None:
-        """Count an event, and emit it if it is a plan with calls, or about a call that the run shows. Early events and
-        results of calls are published to followers.
+        """Count an event, and emit it to the client if it is a plan with calls, or if it belongs to a call that the run
+        shows. Early events and results of calls are published to followers.
 
         Before a plan with calls, its text is emitted if it was not streamed.
         """

@@ -55,9 +55,9 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
 def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a reviewer's responses to forms to answers by interrupt id, ready to resume the session.
 
-    A response to a form that is not open is ignored. An elicitation is answered by `accept` and `decline`, with the
-    response itself; any other question by `accept`, with the value parsed from `content["answer"]`. With another
-    action, or without a response, it stays open.
+    A response to a form that is not open is ignored. For an elicitation, a response with `accept` or `decline` is the
+    answer itself. For any other question, the answer is the value parsed from `content["answer"]` of a response with
+    `accept`. With another action, or without a response, it stays open.
 
     Args:
         interrupts: The open interrupts of the session.

@@ -131,8 +131,8 @@ def _completed(text: str) -> dict[str, Any] | None:
 def _is_plan(value: Any) -> bool:
     """Whether a JSON value is a plan, as opposed to an object that the user asked for.
 
-    A plan has a list of calls in `tools`, and a status, no other keys than those of plans, or calls with `id` or
-    `args`. Without calls, it has only keys of plans: a status, or at least two of them.
+    A plan has a list of calls in `tools` and one further sign: a status, only keys of plans, or calls with `id` or
+    `args`. A plan without calls has only keys of plans, with a status or at least two keys.
     """
     if not isinstance(value, dict):
         return False
@@ -289,9 +289,8 @@ def _plan_in(text: str) -> dict[str, Any] | None:
 
 
 def _repaired(text: str) -> dict[str, Any] | None:
-    """Repair the broken JSON of a plan.
-
-    None if it was cut off, because its last calls are unknown, or is beyond repair.
+    """Repair the broken JSON of a plan. None if that is impossible, or if the plan was cut off, because its last calls
+    are unknown.
     """
     broken = text[: max(text.rfind("}"), text.rfind("]")) + 1]
     if not broken or broken.count("[") != broken.count("]") or ends_inside_value(broken):

@@ -214,7 +214,9 @@ class ProseEnd:
         return True
 
     def _counts(self, text: str, found: re.Match[str], *, final: bool) -> bool | None:
-        """Whether a marker ends the reply; None while that is undecided, which ``final`` (a complete text) excludes."""
+        """Whether a marker ends the reply; None while that is undecided. With ``final``, `text` is complete, so that it
+        is always decided.
+        """
         if "<|end|>" in (found["glued"], found["turn"]):
             following = text[found.end() : found.end() + len(_HARMONY_GOES_ON)]
             if following == _HARMONY_GOES_ON:

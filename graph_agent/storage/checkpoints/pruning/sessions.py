@@ -127,7 +127,8 @@ class SessionPlan:
         return PrunedSession(self.thread_id, checkpoints, writes, size, remaining, by_number(self._reasons()))
 
     def statements(self, tables: Tables) -> list[Statement]:
-        """Return the statements that carry out the plan: delete, move writes, change parents, and clean up.
+        """Return the SQL statements that carry out the plan: they delete checkpoints, move writes, change parents, and
+        clean up.
 
         The last one notes what remains, so that a later pruning can skip the session. Statements without rows are left
         out.
