@@ -158,23 +158,23 @@ async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
         and not update.run.stop.aborted
         and update.answer_directly()
     ):
-        return PlanDecision.END
+        return await _end_unasked(update)
     return None
 
 
 async def end_if_concluded(update: PlanUpdate) -> PlanDecision | None:
     """End if an earlier rule has set an outcome, because of an edit, a handoff or a hook."""
-    return None if update.loop["outcome"] is None else PlanDecision.END
+    return None if update.loop["outcome"] is None else await _end_unasked(update)
 
 
 async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
     """End after an abort, before the wave continues. These calls are paid for, so no budget is tested."""
-    return PlanDecision.END if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
+    return await _end_unasked(update) if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
 
 
 async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
     """End after an abort, or if the budget is too small for another plan; waiting calls get results."""
-    return PlanDecision.END if update.stop_at_abort_or_budget() else None
+    return await _end_unasked(update) if update.stop_at_abort_or_budget() else None
 
 
 async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
@@ -191,7 +191,7 @@ async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
     if update.deps.config.approve is not None:
         report_edits(update)
     # One wave repeats nothing.
-    return PlanDecision.END if update.loop["waves"] > 1 and stop_repetition(update) else None
+    return await _end_unasked(update) if update.loop["waves"] > 1 and stop_repetition(update) else None
 
 
 async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
@@ -213,7 +213,7 @@ async def end_without_tools(update: PlanUpdate) -> PlanDecision | None:
 
 async def stop_at_limit(update: PlanUpdate) -> PlanDecision | None:
     """Stop if a limit on steps, turns or supersteps forbids another plan."""
-    return PlanDecision.END if update.stop_at_limit() else None
+    return await _end_unasked(update) if update.stop_at_limit() else None
 
 
 async def ask_model(update: PlanUpdate) -> PlanDecision | None:
@@ -291,6 +291,17 @@ async def ask_before_deadline(update: PlanUpdate) -> None:
         await update.run.stop.stoppable(_ask(update), "The planning request", left_s)
     except WorkStoppedError:
         update.stop_at_abort_or_deadline(cut_short=True)
+        await _end_unasked(update)
+
+
+async def _end_unasked(update: PlanUpdate) -> PlanDecision:
+    """End without another request for a plan; what predictions of one have used is counted."""
+    if update.run.speculation is not None:
+        # Imported here: few agents begin work early.
+        from graph_agent.core.planning.overlap import end_predictions
+
+        await end_predictions(update)
+    return PlanDecision.END
 
 
 async def _ask(update: PlanUpdate) -> None:

@@ -85,9 +85,11 @@ def call_nodes(deps: AgentDeps) -> dict[str, Callable[..., Any]]:
     if deps.config.predict is not True:
         return nodes
     # Imported here: few agents predict plans.
+    from graph_agent.core.planning.ask import ask_for_calls
     from graph_agent.core.planning.predicted_plan import noting_results
 
-    return {name: noting_results(node) for name, node in nodes.items()}
+    ask = functools.partial(ask_for_calls, quiet=True)
+    return {name: noting_results(node, ask) for name, node in nodes.items()}
 
 
 def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]:

@@ -10,12 +10,24 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.harness import Table
 from proofs import llm_compiler
-from proofs.overlap.items import Item, bfcl, hotel, research
-from proofs.overlap.ways import BASES, CREATE_AGENT, STREAMED, WAYS, Pace, seconds
+from proofs.overlap.items import Item, beside_slow_call, bfcl, hotel, research
+from proofs.overlap.ways import (
+    BASES,
+    BY_LEVEL,
+    CREATE_AGENT,
+    IN_VAIN,
+    PREDICTED,
+    STREAMED,
+    WAYS,
+    Pace,
+    seconds,
+)
 from proofs.suites.__main__ import python
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-overlap.md"
@@ -26,6 +38,8 @@ PACES = {
     "GPT-3.5 of the paper": Pace(first_token_s=0.64, token_s=0.032, call_s=1.0),
 }
 """The first is that of the checks. That of the paper has the fitted seconds of a token; those of a call are split."""
+SLOW_CALLS_S = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0)
+"""Seconds of the slow call of the questions for predicted plans."""
 FASTER = 1.5
 """How many times as fast as `create_agent` an item with three dependent reading calls is answered, at least."""
 SLOWER = 1.02
@@ -40,13 +54,28 @@ def times_of(items: Sequence[Item], pace: Pace) -> dict[str, list[float]]:
     return {way: [seconds(way, item, pace) for item in items] for way in WAYS}
 
 
-def failures(items: Sequence[Item], times: Times) -> Iterator[str]:
+def beside_slow_calls() -> dict[float, dict[str, list[float]]]:
+    """Return the seconds of the slow call → way → the seconds of each question of `beside_slow_call`, at the first
+    pace."""
+    first, items = next(iter(PACES.values())), beside_slow_call()
+    ways = (BY_LEVEL, PREDICTED, IN_VAIN)
+    paces = {slow_s: replace(first, slow_call_s=slow_s) for slow_s in SLOW_CALLS_S}
+    return {s: {way: [seconds(way, item, pace) for item in items] for way in ways} for s, pace in paces.items()}
+
+
+def failures(items: Sequence[Item], times: Times, slow: Mapping[float, Times] = MappingProxyType({})) -> Iterator[str]:
     """Yield a line for each item that fails a check.
 
     Args:
         items: The items.
         times: Their seconds in each way, at the first pace.
+        slow: The result of `beside_slow_calls`.
     """
+    for slow_s, of in slow.items():
+        for way in (PREDICTED, IN_VAIN):
+            for mine, whole in zip(of[way], of[BY_LEVEL], strict=True):
+                if (ratio := mine / whole) > SLOWER:
+                    yield f"Beside a call of {slow_s:g} s, {way} takes {ratio:.3f} × {BY_LEVEL}; aim: ≤ {SLOWER}"
     for at, item in enumerate(items):
         faster = times[CREATE_AGENT][at] / times[STREAMED][at]
         if item.is_chain and faster < FASTER:
@@ -85,6 +114,13 @@ def by_pace(items: Sequence[Item]) -> Table:
     return Table("Other paces", "Medians of the ratios to `create_agent`.", columns, rows)
 
 
+def by_slow_call(slow: Mapping[float, Times]) -> Table:
+    """Return the median seconds of each way beside slow calls."""
+    ways = next(iter(slow.values()))
+    rows = [[way, *(f"{statistics.median(of[way]):.2f}" for of in slow.values())] for way in ways]
+    return Table("Beside a slow call", "Medians.", ["way", *(f"{slow_s:g} s" for slow_s in slow)], rows)
+
+
 _TEXT = """# Overlap by simulation
 
 What [overlap](guides/overlap.md) is worth, without a provider: scripted replies arrive token by token on a virtual
@@ -104,18 +140,34 @@ Median seconds from the question to the whole answer; the number of questions in
 - `wave` has one structured plan with references; `streamed` and `candidates` have the same plan with
   `dispatch="streamed"` or `candidates=3`. A streamed plan has its calls before its other fields, as the prompt and the
   schema then ask for it; the first call is complete 0.2 s earlier for that reason.
-- `native` has a reply for each level, as `create_agent`. `predicted` has the same replies with `predict="table"`, in an
+- `native` has a reply for each level, as `create_agent`. `table` has the same replies with `predict="table"`, in an
   agent that has answered the same question twice before: the most that the table can gain.
+- `wave, by level` has a structured plan for each level. `predicted` has the same plans with `predict=True`, and `in
+  vain` has a model that waits whenever it is asked before its time. All calls take equally long here, so that there is
+  nothing to gain, and nothing is lost; the next table has a slow call.
 
 The last column has the {chains} questions of which three or more reading calls depend on each other: how many times as
 fast as `create_agent` they are answered, the lowest and the highest. `make proofs` fails if `streamed` is below
-{faster:g}, or if a way takes more than 2 % longer than the same replies without overlap (`wave`, `native`).
+{faster:g}, or if a way takes more than 2 % longer than the same replies without overlap (`wave`, `native`, `wave, by
+level`).
 
 - *hotel*: the questions of `make demo`, with the calls that the example's own rules plan. *research*: three questions,
   in `proofs/overlap/items.py`.
 - *BFCL*: gold calls of items with several calls. Those of `parallel` and `parallel_multiple` are independent, and
   overlap gains the least there. The calls of a multi-turn item are taken to need each the one before. Turns with three
   calls or more count; those that write cannot begin early.
+
+## The next plan beside a slow call
+
+The questions of *research*, each with one call more in its first wave, whose result only the answer needs. The columns
+are the seconds of that call; all others take {call_s:g} s.
+
+{by_slow_call}
+
+A prediction is sent 0.1 s after the other calls have ended. If the slow call ends before the first token of the
+prediction, the request with all results is sent, too, and the first plan is taken. If the reply has begun with a plan,
+the pass waits for its end. To cancel every prediction that was not whole, as earlier versions did, gained nothing below
+3 s, and as much from there on. `make proofs` fails if a prediction costs more than 2 %.
 
 ## At other paces
 
@@ -145,7 +197,7 @@ ReAct without it; the fit takes both as those of one run.
 """
 
 
-def write(items: Sequence[Item], times: Times, paces: Table, published: Table) -> None:
+def write(items: Sequence[Item], times: Times, slow: Table, paces: Table, published: Table) -> None:
     """Write the page."""
     first = next(iter(PACES.values()))
     PAGE.write_text(
@@ -156,6 +208,7 @@ def write(items: Sequence[Item], times: Times, paces: Table, published: Table) -
             by_suite=by_suite(items, times).markdown(),
             chains=sum(item.is_chain for item in items),
             faster=FASTER,
+            by_slow_call=slow.markdown(),
             by_pace=paces.markdown(),
             fit=published.note,
             published=published.markdown(),
@@ -171,11 +224,12 @@ def main() -> None:
     items = [*hotel(), *research(), *bfcl(python(), most)]
     times = times_of(items, next(iter(PACES.values())))
     paces = by_pace(items)
-    for table in (by_suite(items, times), paces):
+    slow = beside_slow_calls()
+    for table in (by_suite(items, times), by_slow_call(slow), paces):
         print(f"{table.title}\n\n{table.note}\n\n{table.markdown()}\n")
     if most is None:
-        write(items, times, paces, published)
-    if failed := list(failures(items, times)):
+        write(items, times, by_slow_call(slow), paces, published)
+    if failed := list(failures(items, times, slow)):
         sys.exit("\n".join(failed))
 
 

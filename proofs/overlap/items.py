@@ -48,6 +48,7 @@ class Step:
         result: Its result.
         after: Ids of the calls that it needs without a reference.
         reads: Whether its tool only reads.
+        slow: Whether it takes the seconds of a slow call.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Step:
     result: Any
     after: Sequence[str] = ()
     reads: bool = True
+    slow: bool = False
 
     @property
     def needs(self) -> list[str]:
@@ -214,6 +216,12 @@ def research() -> list[Item]:
             "ReAct is cited more: 5,210 times against 190.",
         ),
     ]
+
+
+def beside_slow_call() -> list[Item]:
+    """Return the questions of `research`, each with one slow call more, whose result only the answer needs."""
+    slow = Step("slow", "ask_archive", {"topic": "the question"}, {"found": "nothing more"}, slow=True)
+    return [Item("research", item.question, [*item.steps, slow], item.answer) for item in research()]
 
 
 def bfcl(python: Path, most: int | None) -> Iterator[Item]:

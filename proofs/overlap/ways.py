@@ -13,9 +13,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import create_model
 
-from graph_agent import LoopConfig, create_graph_agent
+from graph_agent import GraphAgent, LoopConfig, create_graph_agent
 from proofs.overlap import compiler
 from proofs.overlap.items import Item, Step
+from proofs.overlap.level_planner import LevelPlanner
 from proofs.virtual_clock import TimedModel, run_virtually, tokens_of
 
 
@@ -29,10 +30,19 @@ class Pace:
     """For each token of a reply."""
     call_s: float
     """For each call of a tool."""
+    slow_call_s: float = 0.0
+    """For each call that is slow."""
 
     def model(self, replies: Sequence[Any]) -> TimedModel:
         """Return a model that streams these replies at this pace."""
-        return TimedModel(replies, lambda reply: tokens_of(reply) * self.token_s, first_token_s=self.first_token_s)
+        return TimedModel(replies, self._stream_s, first_token_s=self.first_token_s)
+
+    def planner(self, item: Item, *, waits: bool = False) -> LevelPlanner:
+        """Return a model that plans the levels of an item at this pace; see `LevelPlanner`."""
+        return LevelPlanner(item, self._stream_s, self.first_token_s, waits=waits)
+
+    def _stream_s(self, reply: AIMessage) -> float:
+        return tokens_of(reply) * self.token_s
 
 
 Work = Callable[[], Awaitable[str]]
@@ -83,28 +93,45 @@ def with_levels(learned: int = 0, **config: Any) -> Way:
     return _with_agent(lambda item: [*_levels(item), item.answer], learned, **config)
 
 
+def by_level(*, waits: bool = False, **config: Any) -> Way:
+    """Return the way of structured plans of one level each.
+
+    Args:
+        waits: Whether the model answers each request for a predicted plan with the status `wait`.
+        **config: Fields of `LoopConfig`.
+    """
+
+    async def prepare(item: Item, pace: Pace) -> Work:
+        settings = LoopConfig(max_steps=len(item.steps) + 1, tool_calling="wave", **config)
+        agent = create_graph_agent(pace.planner(item, waits=waits), tools=tools_of(item, pace), config=settings)
+        return lambda: _answer_of(agent, item)
+
+    return prepare
+
+
+async def _answer_of(agent: GraphAgent[Any, Any], item: Item) -> str:
+    state = await agent.ainvoke({"messages": [HumanMessage(item.question)]})
+    assert state["status"] == "COMPLETED", state
+    text: str = state["messages"][-1].text
+    return text
+
+
 def _with_agent(script: Callable[[Item], list[Any]], learned: int = 0, **config: Any) -> Way:
     async def prepare(item: Item, pace: Pace) -> Work:
         settings = LoopConfig(max_steps=len(item.levels) + 1, **config)
         model = pace.model(script(item) * (1 + learned))
         agent = create_graph_agent(model, tools=tools_of(item, pace), config=settings)
-
-        async def run() -> str:
-            state = await agent.ainvoke({"messages": [HumanMessage(item.question)]})
-            assert state["status"] == "COMPLETED", state
-            text: str = state["messages"][-1].text
-            return text
-
         for _ in range(learned):
-            await run()
-        return run
+            await _answer_of(agent, item)
+        return lambda: _answer_of(agent, item)
 
     return prepare
 
 
 CREATE_AGENT, COMPILER = "create_agent", "LLMCompiler by hand"
 WAVE, STREAMED, CANDIDATES = "wave", "streamed", "candidates"
-NATIVE, PREDICTED = "native", "predicted"
+NATIVE, LEARNED = "native", "table"
+BY_LEVEL, PREDICTED, IN_VAIN = "wave, by level", "predicted", "in vain"
 WAYS: dict[str, Way] = {
     CREATE_AGENT: with_create_agent,
     COMPILER: with_compiler,
@@ -112,10 +139,13 @@ WAYS: dict[str, Way] = {
     STREAMED: with_plan(dispatch="streamed"),
     CANDIDATES: with_plan(3, candidates=3),
     NATIVE: with_levels(),
-    PREDICTED: with_levels(2, predict="table"),
+    LEARNED: with_levels(2, predict="table"),
+    BY_LEVEL: by_level(),
+    PREDICTED: by_level(predict=True),
+    IN_VAIN: by_level(predict=True, waits=True),
 }
 """Name → the way of answering."""
-BASES = {STREAMED: WAVE, CANDIDATES: WAVE, PREDICTED: NATIVE}
+BASES = {STREAMED: WAVE, CANDIDATES: WAVE, LEARNED: NATIVE, PREDICTED: BY_LEVEL, IN_VAIN: BY_LEVEL}
 """Way → the same replies without overlap."""
 
 
@@ -135,17 +165,18 @@ def seconds(way: str, item: Item, pace: Pace) -> float:
 
 def tools_of(item: Item, pace: Pace) -> list[BaseTool]:
     """Return the tools of an item, which return its results."""
-    results = {_key(step.tool, item.arguments(step)): step.result for step in item.steps}
+    called = {_key(step.tool, item.arguments(step)): step for step in item.steps}
     by_name: dict[str, list[Step]] = {}
     for step in item.steps:
         by_name.setdefault(step.tool, []).append(step)
-    return [_tool(name, steps, results, pace) for name, steps in by_name.items()]
+    return [_tool(name, steps, called, pace) for name, steps in by_name.items()]
 
 
-def _tool(name: str, steps: Sequence[Step], results: dict[str, Any], pace: Pace) -> BaseTool:
+def _tool(name: str, steps: Sequence[Step], called: dict[str, Step], pace: Pace) -> BaseTool:
     async def run(**arguments: Any) -> Any:
-        await asyncio.sleep(pace.call_s)
-        return results[_key(name, arguments)]
+        step = called[_key(name, arguments)]
+        await asyncio.sleep(pace.slow_call_s if step.slow else pace.call_s)
+        return step.result
 
     fields: dict[str, Any] = {argument: (Any, None) for step in steps for argument in step.args}
     effect = "read" if all(step.reads for step in steps) else "write"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
@@ -33,6 +34,8 @@ STREAMED = (
 """Phases of a plan whose calls begin while it is streamed, in their order."""
 PREDICTED = ("an early call runs", "the predicted call has ended", *STREAMED[1:])
 """Phases of such a plan whose first call a table proposes before the reply begins, in their order."""
+SLOW, NEXT = "/slow", "/next"
+"""Ends of the texts of a reading call beside which the next plan is predicted, and of a reading call of that plan."""
 LEARNED = 2
 """Plans of a process after which the table proposes a call."""
 CANDIDATES = (
@@ -43,6 +46,17 @@ CANDIDATES = (
     "the writing call begins",
 )
 """Phases of a plan that is chosen of three candidates, in their order."""
+WRITES = 3
+"""Writes to the database, from the end of a prediction on, around which the process can end itself."""
+AHEAD = (
+    "the predicted request is under way",
+    "a predicted call runs",
+    "the predicted plan is whole",
+    *(f"{when} write {number}" for number in range(1, 1 + WRITES) for when in ("before", "after")),
+    "the writing call begins",
+)
+"""Phases of a plan that a model predicts while a call of the wave before still runs, in their order. The first write
+after it is that of the result of this call; the plan is stored later."""
 _WITHIN_S = 30
 
 
@@ -52,15 +66,22 @@ class Phases:
     def __init__(self) -> None:
         self._wanted = ""
         self._plans_are_whole = False
+        self._writes = 0
+        """Writes to the database since the predicted plan was whole."""
+        self._is_predicted = False
         self._ended: Counter[str] = Counter()
         self._changed = asyncio.Condition()
+        self.predicted: set[str] = set()
+        """Texts of the slow calls that this process has planned, beside which the next plan is predicted."""
 
     def choose(self, phase: str) -> None:
         """Choose the phase, of a plan that begins later."""
         self._wanted, self._plans_are_whole = phase, False
+        self._writes, self._is_predicted = 0, False
 
     def enter(self, phase: str) -> None:
         """Enter a phase."""
+        self._is_predicted |= phase == "the predicted plan is whole"
         self._plans_are_whole |= phase in ("the plan is whole", "the late candidate is cancelled")
         if phase == self._wanted:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -69,11 +90,15 @@ class Phases:
         """Enter a phase of a write to the database, which counts if a plan is whole."""
         if self._plans_are_whole:
             self.enter(phase)
+        if self._is_predicted:
+            is_begin = phase == "before the plan is stored"
+            self._writes += is_begin
+            self.enter(f"{'before' if is_begin else 'after'} write {self._writes}")
 
     async def end_look(self, text: str) -> None:
         """Count the end of a reading call."""
         async with self._changed:
-            self._ended[text.partition("/")[0]] += 1
+            self._ended[text if text.endswith(NEXT) else text.partition("/")[0]] += 1
             self._changed.notify_all()
 
     async def looks_ended(self, text: str, count: int = LOOKS) -> None:
@@ -87,7 +112,10 @@ class Phases:
         @tool
         async def look(text: str) -> str:
             """Look."""
-            self.enter("an early call runs")
+            self.enter("a predicted call runs" if text.endswith(NEXT) else "an early call runs")
+            if text.endswith(SLOW) and text in self.predicted:
+                await self.looks_ended(text.removesuffix(SLOW) + NEXT, 1)
+                self.enter("the predicted plan is whole")
             await asyncio.sleep(0)
             await self.end_look(text)
             return f"found {text}"
@@ -158,6 +186,54 @@ class OverlapModel(ScriptedChatModel):
             except asyncio.CancelledError:
                 self._phases.enter("the late candidate is cancelled")
                 raise
+
+
+class AheadModel(ScriptedChatModel):
+    """Plans two reading calls for the newest text of the user; then, while the slower one runs, a reading call and one
+    that writes; and then answers.
+
+    Args:
+        phases: The phases of the process.
+        structured: Whether its plans are structured.
+    """
+
+    _phases: Phases = PrivateAttr()
+    _structured: bool = PrivateAttr()
+
+    def __init__(self, phases: Phases, *, structured: bool) -> None:
+        super().__init__([], streaming=True)
+        self._phases, self._structured = phases, structured
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        inputs = [index for index, each in enumerate(messages) if each.type == "human" and not _holds_results(each)]
+        text = messages[inputs[-1]].text
+        plans = sum(message.type == "ai" for message in messages[inputs[-1] :])
+        if "PENDING" in messages[-1].text or "PENDING" in messages[-2].text:
+            self._phases.enter("the predicted request is under way")
+        writes = calls_of(text)
+        if not writes or plans == len(_PLANS):
+            reply: Any = answer_to(text)
+            if self._structured:
+                reply = json.dumps({"status": "done", "tools": [], "answer": reply})
+            return ScriptedChatModel([reply])._reply(messages, stop, kwargs)
+        if plans == 0:
+            self._phases.predicted.add(f"{text}{SLOW}")
+        calls = [
+            (f"look{end.replace('/', '-')}-{call_id(text)}", "look", {"text": text + end}) for end in _PLANS[plans]
+        ]
+        if plans == 1:
+            calls += [(call_id(call), "charge", {"text": call}) for call in writes]
+        plan = [{"id": id_, "tool": name, "args": arguments} for id_, name, arguments in calls]
+        reply = json.dumps({"status": "continue", "tools": plan}) if self._structured else asks(*calls)
+        return ScriptedChatModel([reply])._reply(messages, stop, kwargs)
+
+
+_PLANS = (("/quick", SLOW), (NEXT,))
+"""Ends of the texts of the reading calls of each plan."""
+
+
+def _holds_results(message: BaseMessage) -> bool:
+    return message.text.startswith('{"results"')
 
 
 def _newest(messages: list[BaseMessage]) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.attack.fleet import Attack, database
-from tests.attack.overlap_model import CANDIDATES, LEARNED, PREDICTED, STREAMED
+from tests.attack.overlap_model import AHEAD, CANDIDATES, LEARNED, PREDICTED, STREAMED
 from tests.attack.report import SCALE
 from tests.support.postgres_server import on_postgres
 
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.attack
 
 WAYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "streamed": ({"dispatch": "streamed"}, STREAMED),
-    "predicted": ({"dispatch": "streamed", "predict": "table"}, PREDICTED),
+    "learned": ({"dispatch": "streamed", "predict": "table"}, PREDICTED),
+    "predicted": ({"predict": True}, AHEAD),
+    "predicted by structured plans": ({"predict": True, "tool_calling": "wave"}, AHEAD),
     "candidates": ({"candidates": 3}, CANDIDATES),
 }
 """Way → the fields of `LoopConfig`, and the phases of a plan."""
@@ -35,7 +37,7 @@ async def test_a_kill_in_a_phase_of_an_overlapping_plan_loses_and_repeats_nothin
             for number, phase in enumerate(phases):
                 session = f"s{number}"
                 async with attack.worker() as victim:
-                    for _ in range(LEARNED if way == "predicted" else 0):
+                    for _ in range(LEARNED if way == "learned" else 0):
                         await attack.turn(victim, "learned", "look")
                     await victim.do("kill_in", "", phase)
                     text = attack.text(session, "look")

@@ -37,7 +37,7 @@ from graph_agent.base import sqlite_connection
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints import postgres_fence
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
-from tests.attack.overlap_model import OverlapModel, Phases
+from tests.attack.overlap_model import AheadModel, OverlapModel, Phases
 from tests.support.agents import asks
 
 FOREIGN = "langgraph:"
@@ -147,7 +147,9 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
         yield graph(saver)
 
 
-def _overlap_model(phases: Phases, settings: dict[str, Any]) -> OverlapModel:
+def _overlap_model(phases: Phases, settings: dict[str, Any]) -> ScriptedChatModel:
+    if settings.get("predict") is True:
+        return AheadModel(phases, structured=settings.get("tool_calling") == "wave")
     return OverlapModel(phases, candidates=settings.get("candidates", 1), predicts="predict" in settings)
 
 

@@ -128,7 +128,7 @@ class LoopConfig(CheckedModel):
     each is complete in the stream. For agents without hooks on replies; in text mode, for calls that are JSON."""
     predict: Predict = False
     """What begins before it is asked for: `table`, reading calls that followed in earlier inputs; True, also the next
-    structured plan, while the slowest call runs. Not with hooks on replies. A run's context cannot set it."""
+    plan, while the slowest call runs. Not with hooks on replies. A run's context cannot set it."""
     # Constructed without validation, which would compile the class at each start.
     speculation_budget: SpeculationBudget = SpeculationBudget.model_construct()
     """What one input may spend on calls that begin early and on predicted plans, as far as no plan uses them."""

@@ -91,8 +91,11 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
         ask = partial(_ask_once, exchange, tail, quiet=quiet)
     else:
         ask = partial(_ask_several, exchange, tail, overlap)
-    sent = exchange.send(request, ask, purpose="plan", visibility=_visibility(request))
-    planned = await (sent if overlap is None else overlap.during(sent))
+    send = partial(exchange.send, request, ask, purpose="plan", visibility=_visibility(request))
+    if overlap is None:
+        planned = await send()
+    else:
+        planned = await overlap.during(exchange, send)
     exchange.count(planned.usage, planned.message.usage_metadata)
     if planned.invented:
         exchange.warn_of_invention(planned.invented)
@@ -102,12 +105,12 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
 def _ask_once(
     exchange: Exchange, tail: Sequence[AnyMessage], request: NextRequest, stream: StreamWatch, *, quiet: bool
 ) -> Awaitable[Planned]:
-    """Ask for the next wave in the mode of the request; the parameters are those of `_ask_for_calls`."""
+    """Ask for the next wave in the mode of the request; the parameters are those of `ask_for_calls`."""
     if request.mode == "wave":
         # A structured plan is no text for the reader; its answer is sent whole.
         stream.is_quiet = True
         return ask_for_plan(request, tail, exchange.limit_met)
-    return _ask_for_calls(request, tail, stream, quiet=quiet)
+    return ask_for_calls(request, tail, stream, quiet=quiet)
 
 
 def _ask_several(
@@ -196,7 +199,7 @@ def _schema_of_plan(request: NextRequest) -> dict[str, Any] | None:
     return deps.response.json_schema if enforced else None
 
 
-def _ask_for_calls(
+def ask_for_calls(
     request: NextRequest, tail: Sequence[AnyMessage], stream: StreamWatch, *, quiet: bool
 ) -> Awaitable[Planned]:
     """Send one request for calls through the provider's tools, or in text, and return the plan of the reply.

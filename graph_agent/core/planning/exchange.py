@@ -263,12 +263,12 @@ class Exchange:
         if extra.uncalled:
             self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -extra.uncalled})
 
-    def limit_met(self, used: Usage, newest: AIMessage) -> LimitMet | None:
+    def limit_met(self, used: Usage, newest: AIMessage | None) -> LimitMet | None:
         """Return the limit that forbids another request for a plan, and its size; None if there is none.
 
         Args:
             used: Usage that `usage` does not include yet.
-            newest: The newest reply, whose tokens estimate those of the next request.
+            newest: The newest reply, whose tokens estimate those of the next request; None for that of the history.
         """
         total, most = add_usage(self.usage, used), self.request.settings.max_turns
         if most is not None and self.request.loop["turn"] + total["model_calls"] >= most:

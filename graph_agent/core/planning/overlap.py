@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -20,7 +20,8 @@ from graph_agent.base.history.call_events import since_plan
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import SpeculationSource
 from graph_agent.base.input_messages import is_user_input
-from graph_agent.base.types import Call
+from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.base.usage import LimitMetError
 from graph_agent.core.execution.overlap.early_calls import EarlyCall, early_calls_of
 from graph_agent.core.execution.overlap.learned_calls import LearnedCalls
 from graph_agent.core.execution.overlap.speculation import speculation_of
@@ -29,6 +30,7 @@ from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_choice import call_key
 from graph_agent.core.planning.reply import Planned
 from graph_agent.core.planning.streamed_dispatch import StreamedDispatch
+from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.state.run import run_of
 
 
@@ -38,6 +40,18 @@ def overlap_of(request: NextRequest) -> PlanningOverlap | None:
     deps = request.deps
     is_seen = deps.hooks or deps.hook_set or deps.whole_replies
     return None if is_seen else PlanningOverlap(request, get_config())
+
+
+async def end_predictions(update: PlanUpdate) -> None:
+    """Count what predictions have used in a pass through `plan` that asks for no plan."""
+    # Imported here: few agents predict plans.
+    from graph_agent.core.planning.predicted_plan import predictions_of
+
+    predictions = predictions_of(update.run)
+    if predictions.are_open:
+        request = await NextRequest.of(update.task, update.settings, update.history, update.loop)
+        exchange = Exchange(request)
+        update.take(await exchange.outcome_of(predictions.drop(exchange)))
 
 
 class PlanningOverlap:
@@ -79,10 +93,11 @@ class PlanningOverlap:
         )
 
     async def predicted(self, exchange: Exchange) -> Planned | None:
-        """Return the plan that was predicted while the wave ran; None if there is none, it cannot be taken, or
-        `predict` is not True.
+        """Return the plan that was predicted while the wave ran; None if there is none, or it is not known yet whether
+        it can be taken.
 
-        Early calls that the plan does not have are dropped.
+        Raises:
+            LimitMetError: What the prediction has used forbids another request.
         """
         request = self._request
         if request.settings.predict is not True:
@@ -96,23 +111,34 @@ class PlanningOverlap:
             self._calls.keep(planned.calls, request.deps.toolbox.writes)
             # Nothing is left to begin, but the table counts this step, too.
             await self._likely(_learned_calls_of(request, self._config))
+        elif exchange.usage["model_calls"] and (met := exchange.limit_met(NO_USAGE, None)) is not None:
+            raise LimitMetError(*met)
         return planned
 
-    async def during(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan; calls begin early meanwhile. They are the calls of its streamed reply and, with `predict`,
-        calls that usually follow. Those that the plan does not have are dropped at its end.
+    async def during(self, exchange: Exchange, send: Callable[[], Awaitable[Planned]]) -> Planned:
+        """Send the request for the plan, and return the plan; calls begin early meanwhile. They are the calls of its
+        streamed reply and, with `predict`, calls that usually follow. Those that the plan does not have are dropped at
+        its end.
+
+        Args:
+            exchange: The requests of the pass.
+            send: Sends the request.
 
         Raises:
-            BaseException: What `sent` raises.
+            BaseException: What `send` raises.
         """
         request = self._request
         self._calls.begin_plan()
         if not request.settings.predict:
-            return await self._planned(sent)
+            return await self._planned(send())
+        if request.settings.predict is True:
+            from graph_agent.core.planning.predicted_plan import predictions_of
+
+            send = partial(predictions_of(run_of(self._config)).first, exchange, request, send)
         learned = _learned_calls_of(request, self._config)
         proposing = asyncio.ensure_future(self._begin_likely(learned))
         try:
-            planned = await self._planned(sent)
+            planned = await self._planned(send())
         finally:
             # Not cancelled: what it reads and counts is of use for later plans.
             await asyncio.wait([proposing])

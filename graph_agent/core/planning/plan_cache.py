@@ -57,9 +57,8 @@ async def through_cache(
     Raises:
         Exception: `ask` raised it.
     """
-    cache, lifetime_s = request.deps.cache, request.settings.plan_cache_ttl_s
+    cache = request.deps.cache
     assert cache is not None
-    assert lifetime_s is not None
     key = (_NAMESPACE, _key(request, messages))
     try:
         stored = (await cache.aget([key])).get(key)
@@ -70,12 +69,25 @@ async def through_cache(
     if planned is not None:
         return planned
     planned = await ask()
-    if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
-        try:
-            await cache.aset({key: (_to_stored(planned), lifetime_s)})
-        except Exception as error:  # noqa: BLE001 - as above
-            logger.warning("A plan cannot be kept in the plan cache: %r", error)
+    await _keep(request, key, planned)
     return planned
+
+
+async def keep_plan(request: NextRequest, messages: Sequence[AnyMessage], planned: Planned) -> None:
+    """Store a plan as that of a request which was not sent, because the plan was predicted; see `through_cache`."""
+    await _keep(request, (_NAMESPACE, _key(request, messages)), planned)
+
+
+async def _keep(request: NextRequest, key: tuple[tuple[str, ...], str], planned: Planned) -> None:
+    cache, lifetime_s = request.deps.cache, request.settings.plan_cache_ttl_s
+    assert cache is not None
+    assert lifetime_s is not None
+    if any("fault" in call for call in planned.calls) or cut_off(planned.message) is not None:
+        return
+    try:
+        await cache.aset({key: (_to_stored(planned), lifetime_s)})
+    except Exception as error:  # noqa: BLE001 - a cache may fail in any way
+        logger.warning("A plan cannot be kept in the plan cache: %r", error)
 
 
 def _key(request: NextRequest, messages: Sequence[AnyMessage]) -> str:

@@ -1,15 +1,18 @@
-"""Plans the next step while the slowest call of the present wave still runs: `predict=True`, for structured plans.
+"""Plans the next step while the slowest call of the present wave still runs: `predict=True`.
 
 As soon as all calls of a wave but one have results, the request for the next plan is sent, with that call marked as
-pending. Its schema has a further status, `wait`. The plan is a prediction until the wave has ended: its reading calls
-may begin, unless the pending call may write. It becomes the plan of the next step if it does not need the pending call,
-does not end planning, and nothing but the pending result has been added to the conversation. Otherwise the request is
-sent again.
+pending. The model may reply that it waits for the result. The plan is a prediction until the wave has ended: its
+reading calls may begin, unless the pending call may write. It becomes the plan of the next step if it does not need the
+pending call, does not end planning, and nothing but the pending result has been added to the conversation. If its reply
+still streams when the wave ends, and promises to become the plan, the pass waits for it; if nothing of it has arrived,
+the request with all results is sent as well, and the first plan is taken. Otherwise the request is sent again.
 
 Parts in other files:
 
 - `session/agent_parts.py`: `call_nodes`, which has the nodes of calls report their results here
-- `core/planning/ask.py`: `_send`, which takes a prediction instead of sending a request
+- `core/planning/predicted_request.py`: the request and its reply
+- `core/planning/overlap.py`: `PlanningOverlap`, by which `_send` in `core/planning/ask.py` takes a prediction
+- `nodes/plan.py`: `_end_unasked`, which counts what predictions have used if no plan is asked for
 - `core/execution/overlap/`: the calls that begin early, and the budget
 """
 
@@ -17,62 +20,47 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
-from pydantic import Field, create_model
 
 from graph_agent.base._compat import read_state
 from graph_agent.base._compat.detached import detached
-from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.base.finish import refusal_text
-from graph_agent.base.history.call_events import EarlierCalls
-from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import SpeculationSource
-from graph_agent.base.types import NO_USAGE, Call, Usage, plan_id_of
-from graph_agent.base.usage import ExtraUsage, budget_met, extra_usage, has_budget, limit_met, usage_of
-from graph_agent.base.waves.schema import PlanError, PlanningResult, check_wave, fill_in_earlier, select
+from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.base.usage import ExtraUsage, budget_met, cost_of, extra_usage, has_budget, limit_met
+from graph_agent.base.waves.schema import fill_in_earlier, select
 from graph_agent.core.execution.deps import AgentDeps, Task, spent
 from graph_agent.core.execution.overlap.early_calls import early_calls_of
 from graph_agent.core.execution.overlap.speculation import Speculation, speculation_of
-from graph_agent.core.planning.echoes import without_echoes
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
-from graph_agent.core.planning.prepared_history import PreparedHistory
+from graph_agent.core.planning.plan_cache import keep_plan
+from graph_agent.core.planning.predicted_request import AskForCalls, PredictedRequest, WaveResult
 from graph_agent.core.planning.reply import Planned
-from graph_agent.core.planning.structured_plan import planned_of
 from graph_agent.core.state.run import Run
 from graph_agent.models.structured import StructuredPlanner
-from graph_agent.models.wire.parsing.plans import read_plan
-
-logger = get_logger("graph_agent.overlap")
 
 CallNode = Callable[..., Awaitable[Command[Any]]]
 LEAST_LEAD_S = 0.1
 """Seconds that the last call may still run before a request is sent: one that ends sooner gains nothing."""
 _LEAST_CALLS = 2
 """Calls that a wave must have: with one there is no result yet."""
-_PENDING = (
-    "PENDING: this call still runs, and its result is not known yet. Plan only calls that are needed whatever it "
-    "returns, and that neither refer to it nor need it. If the next plan depends on it, or there is no such call, send "
-    'the status "wait" and no calls.'
-)
-"""Stands for the result of the pending call."""
-_WAIT = (
-    "continue: plan again after these calls; done: these calls, if any, are the last; wait: the pending result is "
-    "needed first."
-)
 
 
-def noting_results(node: CallNode) -> CallNode:
-    """Return a node of calls that reports the result of each call to the predictions of its run."""
+def noting_results(node: CallNode, ask_for_calls: AskForCalls) -> CallNode:
+    """Return a node of calls that reports the result of each call to the predictions of its run.
+
+    Args:
+        node: The node.
+        ask_for_calls: Sends a request for native calls, or calls in text; passed in, because `core/planning/ask.py`
+            takes predictions itself.
+    """
 
     @functools.wraps(node)
     async def noted(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
@@ -80,7 +68,7 @@ def noting_results(node: CallNode) -> CallNode:
         state = read_state(config, ["messages", "events", "loop", "ready", "usage"])
         task = Task.of(state, config, runtime, deps)
         update = cast("Sequence[tuple[str, Any]]", command.update)
-        predictions_of(task.run).note(task, call, update)
+        predictions_of(task.run).note(task, call, update, ask_for_calls)
         return command
 
     return noted
@@ -91,11 +79,17 @@ class Predictions:
 
     def __init__(self) -> None:
         self._wave = ""
-        self._results: dict[str, _Result] = {}
+        self._results: dict[str, WaveResult] = {}
         """Call id → its result, for the calls of the wave that have one."""
-        self._newest: _Prediction | None = None
+        self._open: list[_Prediction] = []
+        """The predictions whose usage no pass has counted, oldest first; only the newest can become a plan."""
 
-    def note(self, task: Task, call: Call, update: Sequence[tuple[str, Any]]) -> None:
+    @property
+    def are_open(self) -> bool:
+        """Whether there is a prediction whose usage no pass has counted."""
+        return bool(self._open)
+
+    def note(self, task: Task, call: Call, update: Sequence[tuple[str, Any]], ask_for_calls: AskForCalls) -> None:
         """Record the result of a call. If only one call of the wave has no result then, begin to predict the next plan.
 
         An update without exactly one result, such as that of a delegate that waits for a person, is ignored.
@@ -104,6 +98,7 @@ class Predictions:
             task: The task of the call.
             call: The call.
             update: The state update that its node has returned.
+            ask_for_calls: Sends a request for native calls, or calls in text.
         """
         if task.wave != self._wave:
             self._wave, self._results = task.wave, {}
@@ -111,26 +106,95 @@ class Predictions:
         messages = [each for each in fields.get("messages", ()) if isinstance(each, ToolMessage)]
         if len(messages) != 1:
             return
-        self._results[call["id"]] = _Result(messages[0], fields.get("events", ()))
+        self._results[call["id"]] = WaveResult(messages[0], fields.get("events", ()))
         ready = task.state.get("ready", ())
         pending = [each for each in ready if each["id"] not in self._results]
         if len(ready) < _LEAST_CALLS or len(pending) != 1 or not _may_predict(task):
             return
         speculation = speculation_of(task.config, task.loop, task.settings.speculation_budget)
         results = {each["id"]: self._results[each["id"]] for each in ready if each is not pending[0]}
-        self._newest = _Prediction(task, pending[0], results, speculation)
+        request = PredictedRequest(task, pending[0], results, ask_for_calls)
+        self._open.append(_Prediction(request, speculation))
 
     async def take(self, exchange: Exchange, request: NextRequest) -> Planned | None:
-        """Return the predicted plan as that of a request; None if there is none, or the request must be sent.
+        """Return the predicted plan as that of a request, after its end if its reply promises to become the plan.
 
-        What the prediction has used is counted either way.
+        None if there is none, if it cannot be taken, or if nothing of its reply has arrived; in the last case, call
+        `first` next. What the predictions have used is counted, except for a plan that is returned.
 
         Args:
             exchange: The requests of the pass.
             request: The request for the plan.
         """
-        prediction, self._newest = self._newest, None
-        return None if prediction is None else await prediction.end(exchange, request)
+        await self._settle(self._open[:-1], exchange)
+        prediction = self._open[-1] if self._open else None
+        if prediction is None or (prediction.fits(request) and prediction.is_undecided):
+            return None
+        return await self._end(prediction, exchange, request)
+
+    async def first(self, exchange: Exchange, request: NextRequest, send: Callable[[], Awaitable[Planned]]) -> Planned:
+        """Send the request for a plan, and return its plan, or the predicted one if that is the plan sooner.
+
+        As soon as one of the replies shows that it is the plan, the other request is cancelled.
+
+        Args:
+            exchange: The requests of the pass.
+            request: The request.
+            send: Sends the request.
+
+        Raises:
+            BaseException: What `send` raises.
+        """
+        if not self._open:
+            return await send()
+        prediction = self._open[-1]
+        sent = asyncio.ensure_future(send())
+        try:
+            await prediction.turn(sent)
+            if not sent.done() and not exchange.stream.is_committed and prediction.is_promising:
+                await _cancelled(sent)
+                exchange.cut_off = None
+                planned = await self._end(prediction, exchange, request)
+                return await send() if planned is None else planned
+            await self._settle([prediction], exchange)
+            return await sent
+        finally:
+            await _cancelled(sent)
+            await self._settle([*self._open], exchange)
+
+    async def drop(self, exchange: Exchange) -> None:
+        """Drop all predictions, and count what they have used."""
+        await self._settle([*self._open], exchange)
+
+    async def _end(self, prediction: _Prediction, exchange: Exchange, request: NextRequest) -> Planned | None:
+        """Return the plan of a prediction after its end; None, with its usage counted, if it is not that of a
+        request."""
+        try:
+            planned = await prediction.plan() if prediction.fits(request) else None
+            if planned is not None and prediction.use():
+                self._open.remove(prediction)
+                exchange.count_extra(prediction.extra, "plan")
+                if request.deps.caches_plans(request.settings):
+                    await keep_plan(request, request.messages(), planned)
+                return planned
+        finally:
+            # After an abort, too.
+            await self._settle([each for each in self._open if each is prediction], exchange)
+        return None
+
+    async def _settle(self, predictions: Sequence[_Prediction], exchange: Exchange) -> None:
+        """Drop predictions, and count what they have used."""
+        for each in predictions:
+            self._open.remove(each)
+            await each.drop()
+            exchange.count_extra(each.extra, "plan")
+            exchange.count(each.usage, None)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, and wait for its end; it records what it has used."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def predictions_of(run: Run) -> Predictions:
@@ -138,25 +202,19 @@ def predictions_of(run: Run) -> Predictions:
     return run.shared("predicted plans", Predictions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    message: ToolMessage
-    events: Sequence[StoredEvent]
-
-
 def _may_predict(task: Task) -> bool:
     """Whether a request for the next plan may be sent before the wave has ended.
 
-    Only structured planning by the agent's own planner is predicted, without hooks, middleware, candidates and plan
-    cache. Not if calls wait, the conversation is shortened, the run is aborted, or a limit or budget forbids another
-    plan.
+    Hooks, middleware on replies, candidates and a planner of the caller's own exclude predictions. So do calls that
+    wait, an abort of the run, and a limit or budget that forbids another plan.
     """
     deps, loop, settings = task.deps, task.loop, task.settings
-    is_seen = deps.hooks or deps.hook_set or deps.whole_replies or type(deps.planner) is not StructuredPlanner
-    if is_seen or deps.mode(settings) != "wave" or settings.candidates != 1 or deps.caches_plans(settings):
+    # Hooks and middleware see each plan before its calls run; one request has nothing to be outvoted by.
+    if deps.hooks or deps.hook_set or deps.whole_replies or settings.candidates != 1:
         return False
-    # A shortened conversation is prepared by the pass itself.
-    if loop["waiting"] or loop["last_wave"] or loop.get("summary") or loop.get("recovery") or loop.get("kept_from"):
+    if deps.mode(settings) == "wave" and type(deps.planner) is not StructuredPlanner:
+        return False
+    if loop["waiting"] or loop["last_wave"]:
         return False
     if task.run.stop.aborted or limit_met(loop["step"], loop["turn"], settings) is not None:
         return False
@@ -165,23 +223,29 @@ def _may_predict(task: Task) -> bool:
 
 
 class _Prediction:
-    """One request for a plan that was sent before its time; implements `SpeculativeWork`."""
+    """A request for a plan that was sent before its time; implements `SpeculativeWork`."""
 
     source: SpeculationSource = "request"
 
-    def __init__(self, task: Task, pending: Call, results: Mapping[str, _Result], speculation: Speculation) -> None:
-        self._task = task
-        self._pending = pending
-        self._results = results
+    def __init__(self, request: PredictedRequest, speculation: Speculation) -> None:
+        self._request = request
+        self._task = request.task
         self._speculation = speculation
-        self._extra = ExtraUsage()
-        self._usage: Usage = NO_USAGE
+        self.extra = ExtraUsage()
+        """What the request has used apart from its reply."""
         self._began = self._ended = 0.0
-        self._config, context = detached(task.config, lambda written: None)
-        context.run(extra_usage.set, self._extra)
+        self._counted_cost: float | None = None
+        """The cost when it was dropped."""
+        self._config, context = detached(self._task.config, lambda written: None)
+        context.run(extra_usage.set, self.extra)
         self._asked = asyncio.get_running_loop().create_task(self._plan(), context=context)
         # Read here, because a prediction that failed is of no interest to anyone.
         self._asked.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+
+    @property
+    def usage(self) -> Any:
+        """Usage of the reply; none before it has arrived."""
+        return self._request.usage
 
     @property
     def ran_s(self) -> float:
@@ -190,48 +254,74 @@ class _Prediction:
 
     @property
     def cost(self) -> float:
-        """Cost of the reply; 0.0 before it, and without prices."""
-        return self._usage.get("cost", 0.0)
+        """Cost of what has been used so far, as far as it is known; 0.0 without prices."""
+        cut_off = sum(cost_of(reply, self._task.settings.prices) for reply in self.extra.replies)
+        return cut_off + self._request.usage.get("cost", 0.0)
+
+    @property
+    def is_promising(self) -> bool:
+        """Whether the request has ended or the reply so far plans calls that do not need the pending one."""
+        return self._asked.done() or self._request.arriving.is_promising
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the request was sent, and its reply does not show yet whether it may become the plan."""
+        return bool(self._began) and not self.is_promising and not self._request.arriving.is_useless
 
     def cancel(self) -> None:
         """Cancel the request if it has not ended."""
+        self._counted_cost = self.cost
         self._asked.cancel()
 
-    async def end(self, exchange: Exchange, request: NextRequest) -> Planned | None:
-        """Return the predicted plan if its request differs from `request` by the pending result only; None otherwise.
+    async def turn(self, other: asyncio.Future[Any]) -> None:
+        """Return when the reply shows whether it may become the plan, or another request has ended."""
+        turned = asyncio.ensure_future(self._request.arriving.has_turned.wait())
+        try:
+            await asyncio.wait([turned, self._asked, other], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            turned.cancel()
 
-        A predicted request that still runs is cancelled, because it would end no sooner than a request with all
-        results. Its usage is counted in any case, and the prediction is recorded as used or dropped.
-        """
+    async def plan(self) -> Planned | None:
+        """Return the plan; None if the request has not been sent or its reply is of no use."""
+        arriving = self._request.arriving
+        while not self._asked.done() and self._began and not arriving.is_useless:
+            # A further attempt after a failure begins a new reply.
+            arriving.has_turned.clear()
+            await self.turn(self._asked)
+        is_whole = self._asked.done() and not self._asked.cancelled() and self._asked.exception() is None
+        return self._asked.result() if is_whole else None
+
+    def use(self) -> bool:
+        """Count the request as used by a plan; return False if the budget has cancelled it."""
+        if not self._speculation.take(self):
+            return False
+        self._speculation.use(self)
+        return True
+
+    async def drop(self) -> None:
+        """Cancel the request, and count it as of no use; afterwards all that is known of its usage is in `extra` and
+        `usage`."""
         is_open = self._speculation.take(self)
         self._asked.cancel()
         # A cancelled request records what it has used.
         await asyncio.wait([self._asked])
-        is_whole = not self._asked.cancelled() and self._asked.exception() is None
-        planned = self._asked.result() if is_whole else None
         # A part of a cancelled reply is no part of an answer.
-        self._extra.cut_off = None
-        exchange.count_extra(self._extra, "plan")
-        if is_open and planned is not None and self._fits(request):
-            self._speculation.use(self)
-            return planned
-        exchange.count(self._usage, None)
+        self.extra.cut_off = None
         if is_open:
             self._speculation.drop(self)
-        return None
+        elif self._counted_cost is not None:
+            self._speculation.add_cost(self.source, self.cost - self._counted_cost)
 
-    def _fits(self, request: NextRequest) -> bool:
-        """Whether a request is the predicted one: its conversation differs by the pending result only, and step,
-        withheld tools and settings are the same.
-        """
+    def fits(self, request: NextRequest) -> bool:
+        """Whether a request differs from the predicted one by the pending result only."""
         before = self._task.state["messages"]
         start, added = request.conversation[: len(before)], request.conversation[len(before) :]
-        own = {id_: each.message.content for id_, each in self._results.items()}
+        own = {id_: each.message.content for id_, each in self._request.results.items()}
         found = {each.tool_call_id: each.content for each in added if isinstance(each, ToolMessage)}
         loop = self._task.loop
         return (
             len(found) == len(added)
-            and found.keys() == {*own, self._pending["id"]}
+            and found.keys() == {*own, self._request.pending["id"]}
             and all(found[id_] == content for id_, content in own.items())
             and [each.id for each in start] == [each.id for each in before]
             and (request.loop["step"], request.loop.get("withheld")) == (loop["step"], loop.get("withheld"))
@@ -240,78 +330,34 @@ class _Prediction:
         )
 
     async def _plan(self) -> Planned | None:
-        """Ask for the plan after a wait of `LEAST_LEAD_S`, and begin its reading calls.
-
-        None if the speculation budget has no room, the run is aborted, or the plan cannot be taken.
-        """
+        """Ask for the plan, and begin its reading calls; None if the budget forbids it."""
         await asyncio.sleep(LEAST_LEAD_S)
         if not self._speculation.has_room() or self._task.run.stop.aborted:
             return None
         self._began = time.monotonic()
         self._speculation.begin(self)
         try:
-            return await self._ask()
+            request, planned = await self._request.send()
         finally:
             self._ended = time.monotonic()
-
-    async def _ask(self) -> Planned | None:
-        task = self._task
-        settings, state = task.settings, task.state
-        request = await NextRequest.of(task, settings, state["messages"], task.loop)
-        # The objects of the run belong to its requests, whose history does not hold these results.
-        request = request.override(prepared=PreparedHistory(), earlier=EarlierCalls())
-        new = [entry for each in self._results.values() for entry in each.events]
-        request.earlier.follow(state.get("events", ()), new, begun=True)
-        pending = ToolMessage(json.dumps(_PENDING), tool_call_id=self._pending["id"], name=self._pending["name"])
-        order = [call["id"] for call in state["ready"]]
-        tail: list[AnyMessage] = [self._results[id_].message if id_ in self._results else pending for id_ in order]
-        messages = request.messages(tail)
-        schema = waiting_schema(request.deps.plan_schema)
-        planner = request.deps.planner.with_schema(schema.model_json_schema())
-        reply = await planner.plan(messages, settings, offered=request.deps.toolbox.schemas)
-        self._usage = usage_of(reply, settings.prices)
-        return self._read(request, reply, schema, messages)
-
-    def _read(
-        self, request: NextRequest, reply: AIMessage, schema: type[PlanningResult], messages: Sequence[AnyMessage]
-    ) -> Planned | None:
-        """Return the plan in a reply, and begin its reading calls, unless the pending call may write.
-
-        None for a refusal, an invalid plan, one that ends planning or has no calls, and one that needs the pending
-        result.
-        """
-        earlier, settings, pending = request.earlier, request.settings, plan_id_of(self._pending)
-        if refusal_text(reply, visible=False) is not None:
-            return None
-        try:
-            plan = read_plan(reply, schema)
-            calls = check_wave(plan, settings.max_calls_per_wave, earlier.newest, earlier.ended)
-        except PlanError as fault:
-            logger.info("A predicted plan is invalid: %s", fault.faults)
-            return None
-        if plan.status != "continue" or not calls or any(pending in call.get("needs", ()) for call in calls):
-            return None
-        planned = planned_of(reply, plan, calls, self._usage, request.planner, "")
-        planned = without_echoes(planned, request.deps.toolbox.schemas, messages)
         # What a pending call writes may change what the others read.
-        if request.deps.toolbox.writes(self._pending["name"]):
-            return planned
-        # As when it is carried out: with the results of earlier waves.
-        for call in select(fill_in_earlier(planned.calls, earlier.results), {}, ()).ready:
+        if not request.deps.toolbox.writes(self._request.pending["name"]):
+            self._begin(request, planned)
+        return planned
+
+    def _begin(self, request: NextRequest, planned: Planned) -> None:
+        """Begin the reading calls of the plan that need no other one."""
+        calls = planned.calls
+        if request.mode == "wave":
+            # As when it is carried out: with the results of earlier waves.
+            calls = select(fill_in_earlier(calls, request.earlier.results), {}, ()).ready
+        for call in calls:
             early_calls_of(self._task.run).start(
                 call,
                 request.deps.toolbox,
                 self._config,
-                settings,
+                request.settings,
                 self._speculation,
                 source="predicted",
                 withheld=request.loop.get("withheld", ()),
             )
-        return planned
-
-
-@functools.lru_cache(maxsize=16)
-def waiting_schema(schema: type[PlanningResult]) -> type[PlanningResult]:
-    """Return the class of predicted plans, which may have the status `wait`."""
-    status: Any = (Literal["continue", "done", "wait"], Field(description=_WAIT))
-    return cast("type[PlanningResult]", create_model(schema.__name__, __base__=schema, status=status))

@@ -124,6 +124,11 @@ class Speculation:
         if telemetry.observer is not None:
             telemetry.observer.speculation(work.source, "dropped", work.ran_s, work.cost)
 
+    def add_cost(self, source: SpeculationSource, cost: float) -> None:
+        """Count cost of dropped work that became known after it was dropped."""
+        self._cost += cost
+        self._add(source, "cost", cost)
+
     def end(self) -> None:
         """Drop all open work, because the input ends, and log its size; no more may begin."""
         self._has_ended = True

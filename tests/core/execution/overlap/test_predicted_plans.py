@@ -4,69 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult
-from langchain_core.tools import BaseTool, tool
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import PrivateAttr
 
-from graph_agent import GraphAgent, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.testing import replay
-
-
-def plan(*calls: tuple[str, str, dict[str, Any]], status: str = "continue", **fields: Any) -> str:
-    made = [{"id": id_, "tool": name, "args": args} for id_, name, args in calls]
-    return json.dumps({"status": status, "tools": made, **fields})
-
-
-FIRST = plan(("quick", "look", {"text": "a"}), ("slow", "wait_for", {"text": "b"}))
-# One call after the other, so that there is nothing to predict while they run.
-NEXT = plan(("more", "look", {"text": "c"}), ("write", "save", {"text": "d ${more}"}))
-DONE = plan(status="done", answer="Done.")
-
-
-class Bench:
-    """Tools of which one ends once `may_end` is set, which `look` of the texts in `releases` does."""
-
-    def __init__(self, releases: str = "c") -> None:
-        self.may_end = asyncio.Event()
-        self.order: list[str] = []
-        self._releases = releases
-
-    def tools(self) -> list[BaseTool]:
-        @tool
-        async def look(text: str) -> str:
-            """Look up."""
-            self.order.append(f"look {text}")
-            if text in self._releases:
-                self.may_end.set()
-            return f"found {text}"
-
-        @tool
-        async def wait_for(text: str) -> str:
-            """Wait for a result."""
-            await self.may_end.wait()
-            self.order.append(f"wait_for {text}")
-            return f"waited for {text}"
-
-        @tool
-        async def save(text: str) -> str:
-            """Save."""
-            self.order.append(f"save {text}")
-            return "saved"
-
-        look.metadata = wait_for.metadata = {"effect": "read"}
-        return [look, wait_for, save]
-
-
-def agent_of(
-    model: ScriptedChatModel, bench: Bench, saver: InMemorySaver | None = None, **config: Any
-) -> GraphAgent[Any, Any]:
-    settings = LoopConfig(**{"predict": True, "tool_calling": "wave", "tool_timeout_s": 60, **config})
-    return create_graph_agent(model, bench.tools(), config=settings, checkpointer=saver or InMemorySaver())
+from tests.support.predicted_plans import DONE, FIRST, NEXT, Bench, Releasing, agent_of, plan
 
 
 async def test_the_next_plan_is_made_while_the_slowest_call_runs_and_only_its_reading_calls_begin() -> None:
@@ -82,18 +31,6 @@ async def test_the_next_plan_is_made_while_the_slowest_call_runs_and_only_its_re
     assert sorted(map(str, result.results.values())) == ["found a", "found c", "saved", "waited for b"]
     assert "PENDING" in model.requests[1].messages[-1].text
     assert (early["request"]["used"], early["predicted"]["used"]) == (1, 1)
-
-
-class Releasing(ScriptedChatModel):
-    """Sets an event after its second reply, and keeps the schema of each request."""
-
-    _may_end: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
-
-    async def _agenerate(self, messages: list[BaseMessage], *given: Any, **kwargs: Any) -> ChatResult:
-        reply = await super()._agenerate(messages, *given, **kwargs)
-        if len(self.requests) == 2:
-            asyncio.get_running_loop().call_later(0.2, self._may_end.set)
-        return reply
 
 
 @pytest.mark.parametrize(
@@ -144,18 +81,21 @@ async def test_no_call_of_a_predicted_plan_begins_while_a_writing_call_runs() ->
     assert len(model.requests) == 3
 
 
-async def test_a_prediction_that_is_not_there_when_the_wave_ends_is_cancelled() -> None:
+@pytest.mark.parametrize(
+    "begin", ["", '{"tools": [{"id": "m", "tool": "look", "args": {"text": "z", "status": "continue"}}, ']
+)
+async def test_a_prediction_without_a_status_is_cancelled_if_the_other_request_is_answered_first(begin: str) -> None:
     class Stuck(ScriptedChatModel):
-        _asked: int = PrivateAttr(default=0)
-
-        async def _agenerate(self, *given: Any, **kwargs: Any) -> ChatResult:
-            self._asked += 1
-            if self._asked == 2:
+        async def _astream(self, *given: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+            if not bench.may_end.is_set():
+                if begin:
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=begin))
                 bench.may_end.set()
                 await asyncio.Event().wait()
-            return await super()._agenerate(*given, **kwargs)
+            async for chunk in super()._astream(*given, **kwargs):
+                yield chunk
 
-    bench = Bench()
+    bench = Bench(releases="")
     session = agent_of(Stuck(responses=[FIRST, NEXT, DONE]), bench).session("s1")
     result = await session.run("Look it up.")
 
