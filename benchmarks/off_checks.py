@@ -28,7 +28,7 @@ FEATURES = re.compile(
     r'|"(origins|tainted)"|\bearly( =| is|\.)|\b(overlap|chunk_listener|calls_first)\b'
 )
 """Matches a line that is there for one of the features."""
-FOLDERS = ("core/execution/overlap", "core/origins")
+FOLDERS = ("core/execution/overlap", "core/planning/origins")
 """Folders of which a turn without the features runs nothing."""
 
 

@@ -40,6 +40,12 @@ class Run:
     """Calls that began before their plan was whole, and were kept."""
     lead_s: float
     """Seconds that these calls had run when the plan was whole."""
+    plans: int
+    """Plans that were valid."""
+    replies: int
+    """Replies to requests for a plan, valid or not."""
+    is_right: bool
+    """Whether the first call is the right one."""
 
 
 async def ask(model: BaseChatModel, question: Question, dispatch: Dispatch, tool_s: float) -> Run:
@@ -58,12 +64,17 @@ async def ask(model: BaseChatModel, question: Question, dispatch: Dispatch, tool
     result = await session.run(question.ask)
     seconds = time.monotonic() - begun
     events = await session.events()
+    requests = [each for event in events for each in event.get("model_calls", ())]
+    calls = [{"name": call.name, "arguments": call.arguments} for call in result.calls]
     return Run(
         seconds,
         [(call.name, str(call.arguments)) for call in result.calls],
         result.status.value,
         sum("early_s" in event for event in events),
         sum(event.get("early_s", 0.0) for event in events if event["type"] == "tool_result"),
+        sum(event["type"] == "plan" for event in events),
+        sum(each["purpose"] == "plan" for each in requests),
+        question.is_right(calls),
     )
 
 
@@ -105,6 +116,12 @@ async def main() -> None:
         f"{sum(run.lead_s for run in streamed):.1f} s ahead in all; "
         f"{sum(a.calls == b.calls and a.status == b.status for a, b in pairs)} pairs with equal calls and status"
     )
+    for name, runs in (("whole", whole), ("streamed", streamed)):
+        print(
+            f"{name}: {sum(run.plans for run in runs)} of {sum(run.replies for run in runs)} replies were valid plans, "
+            f"{sum(run.is_right for run in runs)} first calls were right, "
+            f"{sum(run.status == 'COMPLETED' for run in runs)} questions were completed"
+        )
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import Any
 
-from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens
+from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens, other_forms
 
 MOST_INDEXED_TOKENS = 400_000
 """Maximum tokens of all texts of an index, about two million characters; texts beyond it are not searched."""
+MOST_OTHER_FORMS = 200_000
+"""Maximum second readings of ids and numbers in the texts of one author; later ones are found as they are written."""
 MOST_PLACES = 2_000
 """Maximum positions in the texts of one author that are compared with a whole value."""
 MOST_COMPARED = 5_000
@@ -98,6 +101,8 @@ class TextIndex:
         self._starts: list[int] = []
         self._postings: dict[Author, dict[str, list[int]]] = {group: {} for group in Author}
         self._whole: dict[Author, dict[tuple[str, ...], int]] = {group: {} for group in Author}
+        self._others: dict[Author, dict[str, tuple[int, int]]] = {group: {} for group in Author}
+        """Second reading of some tokens → `(position, count)` of the newest."""
 
     def add(self, source: ReadText, value: Any, source_of: Callable[[str], ReadText] | None = None) -> None:
         """Add a text, or plain JSON, each field of which is searched separately, field names included.
@@ -109,14 +114,19 @@ class TextIndex:
             value: Plain JSON.
             source_of: Returns the source of the field at a path; None if all fields have the same.
         """
-        for path, leaf in leaf_values(value, names=True):
+        for path, leaf in leaf_values(value, names=True, most=MOST_INDEXED_TOKENS):
             tokens = match_tokens(leaf)
             if not tokens:
                 continue
             if len(self._tokens) + len(tokens) > MOST_INDEXED_TOKENS:
                 self.complete = False
                 return
-            self._add_field(source if source_of is None else source_of(path), path, tokens)
+            author = source if source_of is None else source_of(path)
+            others = self._others[author.group]
+            for reading, first, end in islice(other_forms(leaf), max(0, MOST_OTHER_FORMS - len(others))):
+                self.steps += 1
+                others[reading] = len(self._tokens) + first, end - first
+            self._add_field(author, path, tokens)
 
     def _add_field(self, source: ReadText, path: str, tokens: list[str]) -> None:
         """Add the tokens of one field of a source and index them; `path` is the field's path, empty for a text.
@@ -137,7 +147,7 @@ class TextIndex:
         if len(tokens) <= _WHOLE_TOKENS and path and not source.named:
             self._whole[source.group][tuple(tokens)] = len(self._fields) - 1
 
-    def find(self, tokens: Sequence[str]) -> Place | None:
+    def find(self, tokens: Sequence[str], others: Sequence[str] = ()) -> Place | None:
         """Return where a value occurs; None if it occurs nowhere.
 
         Authors are searched in the order of `Author`, and whole fields before parts of texts. In untrusted texts, a
@@ -150,6 +160,7 @@ class TextIndex:
 
         Args:
             tokens: The value's tokens, by `match_tokens`.
+            others: Second readings of the whole value, by `other_forms`.
         """
         if not tokens:
             return None
@@ -160,6 +171,8 @@ class TextIndex:
             if whole is not None and (group is not Author.UNTRUSTED or not has_letters):
                 return whole
             place, has_more = self._full(group, tokens)
+            if place is None and whole is None:
+                place = self._in_other_form(group, tokens, others)
             if place is not None or whole is not None:
                 return place or whole
             is_cut |= has_more
@@ -198,6 +211,9 @@ class TextIndex:
             for first, last, _ in self._runs(group, tokens):
                 for at in range(first, last):
                     longest[at] = max(longest[at], last - first)
+            for at, token in enumerate(tokens):
+                if token in self._others[group]:
+                    longest[at] = max(longest[at], 1)
         return longest
 
     def _full(self, group: Author, tokens: Sequence[str]) -> tuple[Place | None, bool]:
@@ -227,6 +243,17 @@ class TextIndex:
             if not place.whole or place.source.named:
                 return place, False
         return None, len(found[rarest]) > MOST_PLACES
+
+    def _in_other_form(self, group: Author, tokens: Sequence[str], others: Sequence[str]) -> Place | None:
+        """Return a place in texts of one author where the value is written with other separators; None if there is
+        none. The parameters are those of `find`."""
+        for form in [*tokens[: len(tokens) == 1], *others]:
+            if (found := self._others[group].get(form)) is not None:
+                return self._place(*found)
+        for form in others:
+            if postings := self._postings[group].get(form):
+                return self._place(postings[-1], 1)
+        return None
 
     def _runs(self, group: Author, tokens: Sequence[str]) -> Iterator[tuple[int, int, int]]:
         """Yield the runs of tokens, as long as possible, that occur in texts of one author.

@@ -3,29 +3,63 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 MOST_LEAVES = 10_000
-"""Maximum values of one result or one call that are read; the rest is not searched."""
+"""Maximum values of one argument that are read; the rest is not searched."""
+_LEAST_JOINED = 8
+"""Minimum characters of an id that is found without its spaces; shorter ones would be found by chance."""
+_MOST_JOINED = 12
+"""Maximum tokens of such an id."""
+_LONGEST_GROUP = 8
+"""Maximum characters of one of these tokens."""
+_MOST_NAME = 4
+"""Maximum tokens of an entry in a list of names, such as `Anna Black, Bert`."""
 
 # A number that stands alone is read as one token, with its separators: "1,200.50" equals 1200.5. Everything else is
 # divided at each character that is neither a letter nor a digit, so that an address equals itself inside a link.
 _TOKEN = re.compile(r"(?<![^\W_])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![^\W_])|[^\W_]+")
+# Characters without a width, which a reader does not see.
+_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]")
+# Letters of scripts without spaces between words; each is a token, because a name is a part of a longer run.
+_UNSPACED = re.compile("[\u0e00-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+_HAS_DIGIT = re.compile(r"\d")
+# Between the groups of an id, such as an account or a telephone number.
+_IN_ID = re.compile(r"[ \-./()]{1,3}")
+# Numbers with the separators of other countries, or with a unit without a space: "1.200,50", "12 000", "5EUR".
+_OTHER_NUMBER = re.compile(
+    r"(?<![\w.,])(?:\d{1,3}(?P<mark>[.,' ])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d{1,2})?|\d+(?:[.,]\d{1,2})?)"
+    r"(?![.,' ]?\d)(?=[^\W\d_]{0,3}\b|\W|$)"
+)
+# Separates the values in one text, such as several recipients, or the fields of a link.
+_BETWEEN = re.compile(r"(?:,(?!\d{3})|[\s;|<>\"'()\[\]{}?&=#])+")
+_ENTRY = re.compile(r",(?!\d{3})|[;|\n]")
+# Words that hardly stand in a text by chance: addresses, paths and ids.
+_ADDRESS = re.compile(r"[^\W_][^\w\s]+[^\W_]|\d{4}")
 
 
 def match_tokens(value: Any) -> list[str]:
     """Return the tokens of a text or a number, in order; empty for any other value.
 
-    Case, white space and punctuation do not count. A number has one token, without thousands separators and without
-    zeros at the end of its fraction.
+    Case, white space, punctuation, and the form of Unicode do not count. A number has one token, without thousands
+    separators and without zeros at the end of its fraction.
     """
     if isinstance(value, str):
-        return [_canonical(found[0]) for found in _TOKEN.finditer(value.casefold())]
+        return [_canonical(found[0]) for found in _TOKEN.finditer(_normal(value))]
     if isinstance(value, int | float) and not isinstance(value, bool):
         # Not `repr`, which writes large and small numbers with an exponent.
         return [_canonical(f"{abs(value):f}" if isinstance(value, float) else str(abs(value)))]
     return []
+
+
+def _normal(text: str) -> str:
+    """Return a text in lower case, in Unicode's compatible form, without invisible characters."""
+    if text.isascii():
+        return text.lower()
+    plain = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
+    return _UNSPACED.sub(r" \g<0> ", unicodedata.normalize("NFKC", plain))
 
 
 def _canonical(token: str) -> str:
@@ -33,22 +67,100 @@ def _canonical(token: str) -> str:
     if not token[0].isdigit():
         return token
     plain = token.replace(",", "")
+    if not plain.isascii():
+        plain = "".join(str(unicodedata.decimal(each, each)) for each in plain)
     return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
-def leaf_values(value: Any, *, names: bool = False) -> Iterator[tuple[str, Any]]:
+def other_forms(value: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield second readings of parts of a text, each as one token, with the part's `(first, end)` indexes in the tokens
+    of the text.
+
+    An id is read without its spaces (`DE02 1203 0000`), and a number with the separators of other countries
+    (`1.200,50`). Linear in the length of the text.
+
+    Args:
+        value: The text; other values have no second reading.
+    """
+    if not isinstance(value, str) or not any(char.isdigit() for char in value):
+        return
+    text = _normal(value)
+    found = [*_TOKEN.finditer(text)]
+    for first, token in enumerate(found):
+        joined, last = token[0], token
+        if len(joined) > _LONGEST_GROUP or not _HAS_DIGIT.search(joined):
+            continue
+        for end in range(first + 1, min(first + _MOST_JOINED, len(found))):
+            following = found[end]
+            if len(following[0]) > _LONGEST_GROUP or not _IN_ID.fullmatch(text, last.end(), following.start()):
+                break
+            joined, last = joined + following[0], following
+            if len(joined) >= _LEAST_JOINED and _HAS_DIGIT.search(following[0]):
+                yield joined, first, end + 1
+    yield from _other_numbers(text, found)
+
+
+def _other_numbers(text: str, tokens: Sequence[re.Match[str]]) -> Iterator[tuple[str, int, int]]:
+    """Yield the numbers in a text in their second reading, as `other_forms` does; `tokens` are those of the text."""
+    first = 0
+    for number in _OTHER_NUMBER.finditer(text):
+        digits = number[0].replace(number["mark"] or ",", "" if number["mark"] else ".")
+        reading = _canonical(digits.replace(",", "."))
+        while first < len(tokens) and tokens[first].start() < number.start():
+            first += 1
+        end = first
+        while end < len(tokens) and tokens[end].start() < number.end():
+            end += 1
+        if first < end and [reading] != [_canonical(token[0]) for token in tokens[first:end]]:
+            yield reading, first, end
+
+
+def pieces(text: str) -> list[str]:
+    """Return the values in a text that may be several in one, such as two recipients or the fields of a link.
+
+    They are the entries of a list of names, and the words that look like an address or an id. Empty if the text is only
+    one value.
+    """
+    entries = [entry.strip() for entry in _ENTRY.split(text) if not entry.isspace()]
+    if len(entries) < 2 or any(len(match_tokens(entry)) > _MOST_NAME for entry in entries):
+        entries = []
+    words = [word for word in _BETWEEN.split(text) if _ADDRESS.search(word)]
+    return [each for each in dict.fromkeys([*entries, *words]) if each != text]
+
+
+def keys_in(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of objects that are data and not names of fields, such as addresses, with the path of the field.
+
+    Args:
+        value: Plain JSON, the value of an argument.
+        path: Its path.
+    """
+    pending: list[tuple[str, Any]] = [(path, value)]
+    while pending:
+        at, current = pending.pop()
+        if isinstance(current, dict):
+            yield from ((f"{at}.{key}", str(key)) for key in current if not str(key).isidentifier())
+            pending += [(f"{at}.{key}", item) for key, item in current.items()]
+        elif isinstance(current, list):
+            pending += [(f"{at}[{index}]", item) for index, item in enumerate(current)]
+
+
+def leaf_values(
+    value: Any, *, names: bool = False, path: str = "", most: int = MOST_LEAVES
+) -> Iterator[tuple[str, Any]]:
     """Yield the texts and numbers in plain JSON, each with its path, such as `emails[0].sender`.
 
-    The path of the value itself is empty. At most `MOST_LEAVES` are yielded, or more by the names of one object.
     Booleans and null are left out.
 
     Args:
         value: Plain JSON.
         names: Whether the names of an object's fields are yielded, too, each with the path of its field.
+        path: Path of the value itself.
+        most: Maximum values that are yielded; more only by the names of one object.
     """
-    pending: list[tuple[str, Any]] = [("", value)]
+    pending: list[tuple[str, Any]] = [(path, value)]
     count = 0
-    while pending and count < MOST_LEAVES:
+    while pending and count < most:
         path, current = pending.pop()
         if isinstance(current, dict):
             inner = [(f"{path}.{key}" if path else str(key), item) for key, item in reversed(current.items())]

@@ -12,12 +12,12 @@ from graph_agent.base.types import Call
 from graph_agent.base.waves.references import references_in
 from graph_agent.core.planning.origins.index import Author, Place
 from graph_agent.core.planning.origins.sources import Sources, is_named
-from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens
+from graph_agent.core.planning.origins.tokens import keys_in, leaf_values, match_tokens, other_forms, pieces
 
 MOST_ARGUMENTS = 200
-"""Maximum values in the arguments of one call whose origins are searched."""
+"""Maximum values in the sinks of one call whose origins are searched, and the same number in its other arguments."""
 MOST_VALUE_TOKENS = 600
-"""Maximum tokens of one value that are searched; the rest of the value is ignored."""
+"""Maximum tokens of one value that are searched; the rest of the value is ignored, and a longer sink is untrusted."""
 MOST_UNTRUSTED_PARTS = 50
 """Maximum untrusted parts of a task that are passed to a delegate."""
 _MOST_CHARS = 200
@@ -34,9 +34,10 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
     """Return a copy of a call with the origin of each argument in `origins`, and the paths of tainted sinks in
     `tainted`.
 
-    A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value comes from
-    text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched: the first of them in a sink counts
-    as untrusted, and the others get no origin. The task of a delegation also gets its untrusted `parts`.
+    A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value, or one of
+    several values in it, comes from text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched: the
+    first of them in a sink counts as untrusted, and the others get no origin. The task of a delegation also gets its
+    untrusted `parts`.
 
     Args:
         sources: The texts that the model has read.
@@ -48,13 +49,22 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
         return call
     references = [(path, text) for path, text in leaf_values(dict(template)) if isinstance(text, str) and "${" in text]
     origins: dict[str, ArgumentOrigin] = {}
-    for count, (path, value) in enumerate(leaf_values(call["arguments"])):
-        if count < MOST_ARGUMENTS:
+    left = {True: MOST_ARGUMENTS, False: MOST_ARGUMENTS}
+    for name, argument in call["arguments"].items():
+        is_sink = name in sinks
+        for path, value in leaf_values(argument, path=name):
+            left[is_sink] -= 1
+            if left[is_sink] < 0:
+                if is_sink:
+                    # Not searched, so it may come from anywhere.
+                    origins[path] = {"kind": "unknown", "untrusted": True}
+                break
             origins[path] = _origin(sources, value, [text for at, text in references if _is_within(path, at)])
-        elif _TOP.split(path, maxsplit=1)[0] in sinks:
-            # Not searched, so it may come from anywhere.
-            origins[path] = {"kind": "unknown", "untrusted": True}
-            break
+            if is_sink and isinstance(value, str) and "untrusted" not in origins[path]:
+                origins[path] = _of_pieces(sources, value) or origins[path]
+        for path, key in keys_in(argument, name) if is_sink else ():
+            if "untrusted" in (found := _origin(sources, key, ())):
+                origins[path] = found
     task = call["arguments"].get("task") if is_delegation(call["name"]) else None
     if isinstance(task, str) and "task" in origins and (parts := untrusted_parts(sources, task)):
         origins["task"] = {**origins["task"], "parts": parts}
@@ -63,6 +73,20 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
     ]
     made: Call = {**call, "origins": origins}
     return {**made, "tainted": tainted} if tainted else made
+
+
+def _of_pieces(sources: Sources, text: str) -> ArgumentOrigin | None:
+    """Return the origin of the first untrusted value in a sink that has several, such as two recipients.
+
+    None if there is none. `part` is that value. A text that is too long to be searched is untrusted.
+    """
+    if len(match_tokens(text)) > MOST_VALUE_TOKENS:
+        return {"kind": "unknown", "untrusted": True}
+    for piece in pieces(text):
+        found = _origin(sources, piece, ())
+        if "untrusted" in found and "part" not in found:
+            return {**found, "part": " ".join(match_tokens(piece))[:_MOST_CHARS]}
+    return None
 
 
 def _is_within(path: str, outer: str) -> bool:
@@ -83,7 +107,8 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
         references: The texts with references from which the value was made; empty if it has none.
     """
     tokens = match_tokens(value)[:MOST_VALUE_TOKENS]
-    found = sources.index.find(tokens)
+    others = [form for form, first, end in other_forms(value) if (first, end) == (0, len(tokens))]
+    found = sources.index.find(tokens, others)
     # A value that the user wrote, too, is the user's.
     is_own = found is not None and found.part is None and found.source.group is Author.USER
     by_value = _of_place(found, tokens)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.core.planning.origins.index import Author, Place, ReadText, TextIndex
-from graph_agent.core.planning.origins.tokens import match_tokens
+from graph_agent.core.planning.origins.tokens import match_tokens, other_forms
 
 USER, TOOL = ReadText(Author.USER, "user"), ReadText(Author.UNTRUSTED, "result", "1", "read")
 WORDS = st.lists(st.text("abcdefghijklmnopqrstuvwxyz", min_size=2, max_size=8), min_size=1, max_size=6)
@@ -50,6 +50,38 @@ def test_a_number_is_found_in_the_forms_that_people_write(number: int, cents: in
 @pytest.mark.parametrize(
     ("value", "text"),
     [
+        ("DE02120300000000202051", "to DE02 1203 0000 0000 2020 51 now"),
+        ("DE02 1203 0000 0000 2020 51", "to DE02120300000000202051 now"),
+        ("DE021203 00000000 202051", "to DE02-1203-0000-0000-2020-51 now"),
+        ("+491701234567", "call +49 (170) 123 4567 now"),
+        (1200.5, "Bitte 1.200,50 EUR"),
+        (1200.5, "Bitte 1200,5 EUR"),
+        (1200.5, "Bitte 1'200.50 CHF"),
+        (12000, "Payez 12\u202f000 EUR"),
+        (1200, "Bitte 1.200 EUR"),
+        ("1.200,50", "pay 1200.50 now"),
+        (1200.5, "pay 1200.50EUR now"),
+        (1200, "pay \u0661\u0662\u0660\u0660 now"),
+        ("caf\u00e9@mail.example", "to cafe\u0301@mail.example now"),
+        ("eve@mail.example", "to \uff45\uff56\uff45\uff20mail.example now"),
+        ("eve@mail.example", "to e\u200bve@ma\u00adil.example now"),
+        ("STRASSE 5", "zur Stra\u00dfe 5"),
+        ("\u5317\u4eac", "\u8bf7\u4ed8\u7ed9\u5317\u4eac\u94f6\u884c"),
+    ],
+)
+def test_a_value_is_found_in_other_forms_of_it(value: object, text: str) -> None:
+    tokens = match_tokens(value)
+    forms = [form for form, first, end in other_forms(value) if (first, end) == (0, len(tokens))]
+
+    assert index_of((TOOL, text)).find(tokens, forms) == Place(TOOL, "", whole=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("12", "rooms 1 2 3"),
+        ("20240501", "2024, 05, 01"),
+        (1, "version 1.2.3"),
         (50, "order AB50CD"),
         (50, "1500 people"),
         (5, "version 5.1"),
