@@ -135,6 +135,44 @@ async def test_an_equal_request_continues_a_failed_run_and_is_new_after_a_succes
     assert (after_failure, after_success, bookings(tmp_path)) == (1, 1, 2)
 
 
+def ids(response: httpx.Response) -> set[str]:
+    """The ids of a whole or streamed answer; those of its parts are left out."""
+    if not response.headers["content-type"].startswith("text/event-stream"):
+        return {response.json()["id"]}
+    data = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    return {id_ for each in data if (id_ := (each.get("message") or each.get("response") or each).get("id"))}
+
+
+async def test_a_repeated_key_gets_the_id_of_the_first_answer(tmp_path: Path, api: Api) -> None:
+    async with served(tmp_path) as http:
+        answers = [
+            await http.post(
+                api.path, json=api.body(f"book {tmp_path}", stream=stream), headers={"Idempotency-Key": "k"}
+            )
+            for stream in (False, True, False)
+        ]
+
+    assert (len({id_ for each in answers for id_ in ids(each)}), bookings(tmp_path)) == (1, 1)
+
+
+async def test_attempts_without_a_key_have_ids_of_their_own_unless_the_response_is_stored(
+    tmp_path: Path, api: Api
+) -> None:
+    (tmp_path / "fail").touch()
+    async with served(tmp_path) as http:
+        failed = [await http.post(api.path, json=api.body(f"book {tmp_path}", stream=each)) for each in (False, True)]
+        (tmp_path / "fail").unlink()
+        continued = await http.post(api.path, json=api.body(f"book {tmp_path}"))
+        new = await http.post(api.path, json=api.body(f"book {tmp_path}"))
+
+    first = [ids(each) for each in (*failed, continued)]
+    assert [len(each) for each in first] == [1] * 3
+    assert (len(set.union(*first)), ids(new) & set.union(*first)) == (
+        1 if api is APIS["stored responses"] else 3,
+        set(),
+    )
+
+
 async def test_a_run_that_failed_before_a_write_is_an_error_and_is_continued(tmp_path: Path, api: Api) -> None:
     (tmp_path / "fail-first").write_text("503")
     async with served(tmp_path) as http:

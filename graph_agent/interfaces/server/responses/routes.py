@@ -19,7 +19,7 @@ from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_threa
 from graph_agent.interfaces.server.admission.gate import admitted_caller
 from graph_agent.interfaces.server.chat.attempts import Attempt
 from graph_agent.interfaces.server.chat.handler import REPLAYED
-from graph_agent.interfaces.server.chat.run_spec import with_key
+from graph_agent.interfaces.server.chat.run_spec import token_of_key, with_key
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.error_responses import openai_refusal
 from graph_agent.interfaces.server.parameters import (
@@ -124,6 +124,9 @@ class ResponsesEndpoint:
         items, conversation, content = await self._read(body, records)
         given_key = self.endpoint.idempotency_key
         key = Key.of(host, caller, given_key, body) if body.is_stored else None
+        # A response that is not stored has no record with its token, so that its key makes the token.
+        mark = None if body.is_stored else with_key(ChatRequest([]), given_key).mark
+        unstored = None if mark is None else token_of_key(caller, mark.id)
         chains = Chains(host, records)
         named = await chains.matching(self._session_id(body), body, content)
         attempt: Attempt | None = None
@@ -138,7 +141,7 @@ class ResponsesEndpoint:
             first = await key.first() if key is not None else None
             if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
                 return answer
-            token = first["token"] if first is not None else (attempt and attempt.token) or record_token()
+            token = first["token"] if first is not None else (attempt and attempt.token) or unstored or record_token()
 
             async def resolve(session_id: str | None) -> ChatRequest:
                 """Return the chat request for the session with this id, or for the session that the request names if it
