@@ -382,7 +382,7 @@ class StreamWatch(AsyncCallbackHandler):
     async def receive_whole(self, reply: str, id_: str | None) -> None:
         """Show a reply that was not streamed, with the id of its message.
 
-        Does nothing here; `ReplyForwarder` overrides it.
+        Does nothing here; `StreamForwarder` overrides it.
         """
 
     def settle(self, reply: AIMessage) -> AIMessage:
@@ -417,7 +417,7 @@ class StreamWatch(AsyncCallbackHandler):
             reply: The complete text as received.
             shown: The part of it that is for the reader; None if nothing more may be shown, e.g. because the reply has
                 only calls. Chunks that still wait in the message stream are then dropped.
-            id_: Id of the message; used only by `ReplyForwarder`.
+            id_: Id of the message; used only by `StreamForwarder`.
         """
         if self._visibility is None:
             return
@@ -437,7 +437,7 @@ class StreamWatch(AsyncCallbackHandler):
             gate.close()
 
     async def forward(self, text: str) -> None:
-        """Receive newly shown text. Does nothing here; `ReplyForwarder` overrides it."""
+        """Receive newly shown text. Does nothing here; `StreamForwarder` overrides it."""
 
 
 Forwarder = Callable[[Callable[[], Visibility]], StreamWatch]
@@ -451,11 +451,12 @@ def _joined(pieces: list[str]) -> str:
     return pieces[0] if pieces else ""
 
 
-class ReplyForwarder(StreamWatch):
+class StreamForwarder(StreamTap, StreamWatch):
     """Forwards the text of a reply to `reader`, for callers that do not read the graph's own stream.
 
-    A reply that is not streamed is forwarded at its end, with the same text. The model's stream waits while the reader
-    processes a piece; the time between tokens is not limited meanwhile.
+    Its presence makes the model stream, several times cheaper than the graph's own stream. A reply that is not streamed
+    is forwarded at its end, with the same text. The model's stream waits while the reader processes a piece; the time
+    between tokens is not limited meanwhile.
     """
 
     def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:
@@ -490,10 +491,6 @@ class ReplyForwarder(StreamWatch):
             self._shown.append(rest)
             self.seen = True
             await self.forward(rest)
-
-
-class StreamForwarder(StreamTap, ReplyForwarder):
-    """A `ReplyForwarder` whose presence makes the model stream; several times cheaper than the graph's own stream."""
 
 
 _REASONING_NODES = ("plan", "model", "finalize")

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -24,6 +24,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
 from graph_agent.base._compat import INTERRUPT, STRICT_RESUME
+from graph_agent.base._internal.closing_stream import ConsumerTracker
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.text import brief_repr
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from langgraph.runtime import RunControl
     from langgraph.types import StreamMode
 
-    from graph_agent.base._internal.closing_stream import ConsumerTracker
     from graph_agent.session.deduplicator import InputDeduplicator
     from graph_agent.session.interrupts import AutoApproval, OnApproval
     from graph_agent.session.reply_buffer import ReplyBuffer
@@ -82,10 +82,6 @@ class RunOptions:
     """Whether the reasoning of the agent's model is among the parts."""
 
 
-TextSource = Literal["tokens", "replies", "none"]
-"""How the text of replies is yielded: in pieces as it is produced, each reply as a whole at its end, or not at all."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunOutput:
     """Which parts of a run a server receives: text in pieces, and each result as soon as its call has ended.
@@ -93,7 +89,8 @@ class RunOutput:
     Events are in the order in which calls end. Only early events have their `seq` in the history.
     """
 
-    text: TextSource = "tokens"
+    text: bool = True
+    """Whether the text of replies is included, in pieces as it is produced."""
     every_s: Callable[[], float] = lambda: 0.0
     """Returns the minimum seconds between two pieces of text."""
     values: bool = False
@@ -384,11 +381,11 @@ class RunDriver:
         """
         mark, output = run.handle.mark, options.output
         stores, values = self._stores, dict[str, Any]()
-        configurable = with_handle(self._configurable, parent=run.handle, hides_nodes=not stores)
-        if options.readership is not None:
-            configurable = with_handle(configurable, readership=options.readership, is_watched=True)
-        elif output is not None and output.delegates:
-            configurable = with_handle(configurable, is_watched=True)
+        # This generator closes the stream itself, so that the graph need not notice that a reader has left.
+        fields: dict[str, Any] = {"readership": options.readership or ConsumerTracker()}
+        if options.readership is not None or (output is not None and output.delegates):
+            fields["is_watched"] = True
+        configurable = with_handle(self._configurable, parent=run.handle, hides_nodes=not stores, **fields)
         configurable[STRICT_RESUME] = True
         if run.handle.continues_at is not None:
             configurable["checkpoint_id"] = run.handle.continues_at
@@ -454,13 +451,12 @@ class RunDriver:
         if output is None and builder_of(self._graph) is None:
             return ("messages", "custom", "updates"), None
         # Imported here: a run that only has a result needs neither.
-        from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
+        from graph_agent.models.stream_watch import StreamForwarder
         from graph_agent.session.reply_buffer import ReplyBuffer
 
-        text, every_s = ("tokens", None) if output is None else (output.text, output.every_s)
-        replies = ReplyBuffer(every_s)
-        if text != "none":
-            run.handle.forwarder = partial(StreamForwarder if text == "tokens" else ReplyForwarder, replies.add_text)
+        replies = ReplyBuffer(None if output is None else output.every_s)
+        if output is None or output.text:
+            run.handle.forwarder = partial(StreamForwarder, replies.add_text)
         run.handle.reports_early_events = True
         has_values = output is not None and output.values
         return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies
