@@ -243,7 +243,8 @@ class StreamWatch(AsyncCallbackHandler):
         self._shown: list[str] = []
         self._shown_length = 0
         self._new_visibility = visibility
-        self._visibility = visibility() if visibility is not None else None
+        self._visibility: Visibility | None = None
+        """The filter of the reply, built for its first text; None before it, or without a filter."""
         self._begin = 0
         self._gates: list[MessageGate] = []
         self._by_chunk = False
@@ -298,7 +299,7 @@ class StreamWatch(AsyncCallbackHandler):
         self.id = None  # that of the failed attempt, which would make the whole reply look like another one
         if self._new_visibility is None:
             return
-        self._visibility = self._new_visibility()
+        self._visibility = None
         self._received, self._received_length = [], 0
         for gate in self._gates:
             gate.drop()
@@ -314,7 +315,7 @@ class StreamWatch(AsyncCallbackHandler):
         token without a message is only noted in `seen`, if the watch has no filter.
         """
         if not isinstance(chunk, ChatGenerationChunk):
-            self.seen = self.seen or self._visibility is None
+            self.seen = self.seen or self._new_visibility is None
             return
         if new := self.receive(chunk.message):
             await self.forward(new)
@@ -352,12 +353,13 @@ class StreamWatch(AsyncCallbackHandler):
         everything_is_shown = self.seen and self._begin + self._shown_length == self._received_length
         self._received.append(text)
         self._received_length += len(text)
-        if self._visibility is None:
+        if self._new_visibility is None:
             self.seen = True
             self._shown.append(text)
             return text
         if not text:
             return ""
+        self._visibility = self._visibility or self._new_visibility()
         if everything_is_shown and self._visibility.extends(text):
             self._show(self._begin, text)
             return text
@@ -419,7 +421,7 @@ class StreamWatch(AsyncCallbackHandler):
                 only calls. Chunks that still wait in the message stream are then dropped.
             id_: Id of the message; used only by `StreamForwarder`.
         """
-        if self._visibility is None:
+        if self._new_visibility is None:
             return
         if shown is None:
             for gate in self._gates:

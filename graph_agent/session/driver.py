@@ -454,9 +454,11 @@ class RunDriver:
         from graph_agent.models.stream_watch import StreamForwarder
         from graph_agent.session.reply_buffer import ReplyBuffer
 
-        replies = ReplyBuffer(None if output is None else output.every_s)
-        if output is None or output.text:
-            run.handle.forwarder = partial(StreamForwarder, replies.add_text)
+        replies, has_text = None, output is None or output.text
+        if has_text or options.reasoning:
+            replies = ReplyBuffer(None if output is None else output.every_s)
+            if has_text:
+                run.handle.forwarder = partial(StreamForwarder, replies.add_text)
         run.handle.reports_early_events = True
         has_values = output is not None and output.values
         return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies

@@ -125,21 +125,15 @@ class ReplyBuffer:
         """Return the unread text that must come before the parts of a chunk of LangGraph's stream."""
         if isinstance(payload, NewText):
             self._written -= 1
-            return self._take(self._begins[0] if self._begins else None)
+            return self.take(self._begins[0] if self._begins else None)
         # Text with an entry of its own comes with that, as the chunk may be older. A node that has ended has no more.
         return [] if self._written and mode == "custom" else self.take()
 
-    def take(self) -> list[Token | Reasoning]:
-        """Return all unread text in order.
+    def take(self, end: int | None = None) -> list[Token | Reasoning]:
+        """Remove the first `end` unread pieces, None for all, and return them as parts in order.
 
-        If there is an interval (`every_s`), adjacent pieces of one message are joined.
-        """
-        return self._take(None)
-
-    def _take(self, end: int | None) -> list[Token | Reasoning]:
-        """Remove the first `end` unread pieces, and return them as parts, joined like `take` does; None for all.
-
-        Wakes a writer that waits for room, and restarts the time until the next delivery.
+        If there is an interval (`every_s`), adjacent pieces of one message are joined. Wakes a writer that waits for
+        room, and restarts the time until the next delivery.
         """
         if not self._pieces:
             return []

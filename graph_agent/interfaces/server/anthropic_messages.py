@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -18,7 +18,7 @@ from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.interfaces.server.anthropic_blocks import AnthropicInput, Block, langchain_messages, text_of_blocks
 from graph_agent.interfaces.server.chat import schemas
-from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
+from graph_agent.interfaces.server.chat.handler import AnswerPart, ChatDialect, make_frames, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.error_responses import anthropic_error
@@ -296,10 +296,11 @@ class _AnthropicDialect(ChatDialect):
         """Yield an `error` event with a problem."""
         yield frame(anthropic_error(problem), "error")
 
-    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+    def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole message for a request without a stream; `progress` is added as a field of its own if it is
         not empty.
         """
+        make_frames(self, outcome, parts)
         content = [_block(type_, "".join(pieces)) for type_, pieces in self._texts]
         if (citations := _citations(outcome)) and content and content[-1]["type"] == "text":
             content[-1]["citations"] = citations

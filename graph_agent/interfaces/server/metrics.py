@@ -166,44 +166,40 @@ class Metrics:
             multiprocess_mode="livesum",
         )
 
-    def count(self, event: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count an event of a run.
+    def count(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
+        """Count an event of a run. Tools that are not the agent's are labelled `other`; an answer without an error
+        clears the last error.
 
         Args:
+            entry: The event.
             open_calls: Id of a call → start time, for the run's calls that have no result yet. It is updated in place.
         """
         with self._counting():
-            self._event(event, open_calls)
-
-    def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count one event, and keep `open_calls` and `last_model_error` up to date (see `count`). Tools that are not
-        the agent's are labelled `other`; an answer without an error clears the last error.
-        """
-        kind = entry["type"]
-        for source, counts in entry.get("early", {}).items():
-            for outcome in ("used", "dropped"):
-                self._speculation.labels(source, outcome).inc(counts.get(outcome, 0))
-            self._dropped_s.labels(source).inc(counts.get("dropped_s", 0.0))
-            self._dropped_cost.labels(source).inc(counts.get("cost", 0.0))
-        if kind == "plan":
-            self._steps.inc()
-            # A plan without calls is an answer, and no wave.
-            self._iterations.inc(bool(entry["calls"]))
-        elif kind in _CALLS:
-            open_calls[entry["id"]] = datetime.fromisoformat(entry["ts"])
-        elif kind in _RESULTS:
-            started = open_calls.pop(entry["id"], None)
-            name = entry[_RESULTS[kind]]
-            self._early_s.inc(entry.get("early_s", 0.0))
-            if started is not None:
-                seconds = (datetime.fromisoformat(entry["ts"]) - started).total_seconds()
-                # Each label is a series that is kept forever.
-                label = name if name in self._tools else "other"
-                self._latency.labels(label, entry["status"]).observe(max(0.0, seconds))
-        elif kind == "error" and entry["kind"] in _MODEL_ERRORS:
-            self.last_model_error = (entry["kind"], datetime.fromisoformat(entry["ts"]).timestamp())
-        elif kind == "agent_response" and "error" not in entry:
-            self.last_model_error = None
+            kind = entry["type"]
+            for source, counts in entry.get("early", {}).items():
+                for outcome in ("used", "dropped"):
+                    self._speculation.labels(source, outcome).inc(counts.get(outcome, 0))
+                self._dropped_s.labels(source).inc(counts.get("dropped_s", 0.0))
+                self._dropped_cost.labels(source).inc(counts.get("cost", 0.0))
+            if kind == "plan":
+                self._steps.inc()
+                # A plan without calls is an answer, and no wave.
+                self._iterations.inc(bool(entry["calls"]))
+            elif kind in _CALLS:
+                open_calls[entry["id"]] = datetime.fromisoformat(entry["ts"])
+            elif kind in _RESULTS:
+                started = open_calls.pop(entry["id"], None)
+                name = entry[_RESULTS[kind]]
+                self._early_s.inc(entry.get("early_s", 0.0))
+                if started is not None:
+                    seconds = (datetime.fromisoformat(entry["ts"]) - started).total_seconds()
+                    # Each label is a series that is kept forever.
+                    label = name if name in self._tools else "other"
+                    self._latency.labels(label, entry["status"]).observe(max(0.0, seconds))
+            elif kind == "error" and entry["kind"] in _MODEL_ERRORS:
+                self.last_model_error = (entry["kind"], datetime.fromisoformat(entry["ts"]).timestamp())
+            elif kind == "agent_response" and "error" not in entry:
+                self.last_model_error = None
 
     def count_run(self, status: str, seconds: float) -> None:
         """Count a run that has ended, with its seconds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ from graph_agent.interfaces.server.chat.function_tools import (
     not_among,
     parse_arguments,
 )
-from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
+from graph_agent.interfaces.server.chat.handler import AnswerPart, ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.interfaces.server.chat.schemas import ChatRequest, check_arguments
 from graph_agent.interfaces.server.error_responses import openai_error
@@ -32,6 +32,7 @@ from graph_agent.interfaces.server.parameters import ChatEndpoint, RequestServic
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
 from graph_agent.interfaces.server.sse import frame
+from graph_agent.session.results import Reasoning
 
 _SYSTEM_ROLES = ("system", "developer")
 """Roles of messages that are instructions."""
@@ -379,8 +380,6 @@ class _OpenAIDialect(ChatDialect):
 
     def __init__(self, model: str, token: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
         self._metadata = {"id": f"chatcmpl-{token}", "created": int(time.time()), "model": model}
 
     def resume(self, token: str) -> None:
@@ -392,15 +391,13 @@ class _OpenAIDialect(ChatDialect):
         yield self._chunk({"role": "assistant", "content": ""})
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the answer's text as a chunk, and keep the text for the whole answer."""
-        self._text.append(text)
+        """Yield a piece of the answer's text as a chunk."""
         yield self._chunk({"content": text})
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
         """Yield a piece of the model's reasoning as a chunk, in the field `reasoning_content`, which DeepSeek and vLLM
         use.
         """
-        self._reasoning.append(text)
         yield self._chunk({"reasoning_content": text})
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
@@ -425,20 +422,19 @@ class _OpenAIDialect(ChatDialect):
         """Yield an event with a problem in OpenAI's format."""
         yield frame(openai_error(problem))
 
-    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+    def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole completion for a request without a stream; `progress` is added as a field of its own if it
         is not empty. Without text the content is null with calls, else empty.
         """
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
+        # Clients expect null only with calls.
+        content = outcome.text or (None if outcome.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if outcome.citations:
             message["annotations"] = _annotations(outcome)
-        if self._reasoning:
-            message["reasoning_content"] = "".join(self._reasoning)
+        if reasoning := "".join([part.text for part in parts if isinstance(part, Reasoning)]):
+            message["reasoning_content"] = reasoning
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
-        # Clients expect null only with calls.
-        elif message["content"] is None:
-            message["content"] = ""
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[outcome.ending]}
         return {
             **self._metadata,

@@ -138,11 +138,8 @@ def _is_bare(host: str) -> bool:
     """Return whether a host name cannot belong to a foreign site: it has no dot, ends in `.localhost`, or is an IP
     address.
     """
-    return "." not in host or host.endswith(".localhost") or _is_address(host)
-
-
-def _is_address(host: str) -> bool:
-    """Return whether a host name is an IP address."""
+    if "." not in host or host.endswith(".localhost"):
+        return True
     try:
         ipaddress.ip_address(host)
     except ValueError:

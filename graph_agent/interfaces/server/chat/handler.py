@@ -56,6 +56,8 @@ REPLAYED = {"idempotent-replayed": "true"}
 
 STATUS_HEADER = "x-run-status"
 """Name of the header that marks the answer of a run that failed after a side effect; its value is `FAILED`."""
+AnswerPart: TypeAlias = Token | MessageBreak | Reasoning | EventAdded
+"""A part of a run's output that every API sends in its own form."""
 Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
 """Stores a complete answer; called with its run."""
 
@@ -106,7 +108,8 @@ class Runs:
         owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
         run: ServerRun | None = None
         try:
-            async with self._start(spec, streams=streams, on_end=self._start_follow_ups) as run:
+            on_end = self._start_follow_ups if spec.session_id is not None else None
+            async with self._start(spec, streams=streams, on_end=on_end) as run:
                 run.release = owned.close
                 yield run
         finally:
@@ -162,9 +165,7 @@ class Runs:
             await asyncio.wait([run.following])
 
     def _start_follow_ups(self, run: ServerRun) -> None:
-        """Start a task that runs the follow-ups of the run's session. Does nothing for a request without a session."""
-        if run.spec.session_id is None:
-            return
+        """Start a task that runs the follow-ups of the run's session."""
         run.following = asyncio.create_task(self._run_follow_ups(run), name="follow-ups")
         self._following.add(run.following)
         run.following.add_done_callback(self._following.discard)
@@ -317,13 +318,12 @@ class ChatDialect(Protocol):
         """Yield the frames that end a stream with an error after it has begun."""
         ...
 
-    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+    def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the body of an answer that is not streamed.
-
-        The frames of the text were requested before, and are its text.
 
         Args:
             outcome: The outcome of the run.
+            parts: The parts of the answer before its rest, in order.
             progress: The progress of the run, if the client receives it as a field; otherwise empty.
         """
         ...
@@ -492,41 +492,47 @@ class ChatHandler:
 
         Raises `ProblemError` if the run fails without a message, or the client disconnects, which stops the run.
         """
-        answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
+        answered = await unless_disconnected(http_request.receive, _to_end(run))
         if answered is None:
             # A response is required, although no client reads it.
             raise stopping()  # never delivered: the client has disconnected
-        outcome, progress = answered
+        outcome, parts, progress = answered
         if (problem := refusal_of(run, outcome)) is not None:
             raise problem
         run.release()
         headers |= status_headers(outcome) | (REPLAYED if run.input.replayed else {})
-        body = dialect.body(outcome, progress if request.progress_as_field else [])
+        body = dialect.body(outcome, parts, progress if request.progress_as_field else [])
         if keep is not None:
             await keep(run)
         run.is_answered = outcome.problem is None and not await http_request.is_disconnected()
         return WholeAnswer(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
 
 
-async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
-    """Read the parts of a run to its end; `dialect` keeps the text. Return the outcome, and the progress as JSON."""
+async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[AnswerPart], list[dict[str, Any]]]:
+    """Read the parts of a run to its end. Return the outcome, the parts of the answer, and the progress as JSON."""
+    parts: list[AnswerPart] = []
     progress: list[dict[str, Any]] = []
     while True:
         match await run.part():
             case RunEnded(outcome):
-                if outcome.rest:
-                    "".join(dialect.rest_frames(outcome, outcome.rest))
-                return outcome, progress
+                return outcome, parts, progress
             case Progress() as update:
                 progress.append(progress_fields(update))
             case None | StateValues() | DelegatePart():
                 pass
             case part:
-                # The body is built from the frames, so that it has the text of a stream.
-                "".join(_frames_of_part(part, dialect))
+                parts.append(part)
 
 
-def _frames_of_part(part: Token | MessageBreak | Reasoning | EventAdded, dialect: ChatDialect) -> Iterable[str]:
+def make_frames(dialect: ChatDialect, outcome: ChatOutcome, parts: Iterable[AnswerPart]) -> None:
+    """Make all frames of an answer but the last, for a dialect whose body is built from what its frames have."""
+    for part in parts:
+        "".join(_frames_of_part(part, dialect))
+    if outcome.rest:
+        "".join(dialect.rest_frames(outcome, outcome.rest))
+
+
+def _frames_of_part(part: AnswerPart, dialect: ChatDialect) -> Iterable[str]:
     """Return the frames of one part of the answer: a piece of text, a break, reasoning or an event."""
     match part:
         case Token(piece):

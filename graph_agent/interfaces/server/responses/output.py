@@ -13,7 +13,7 @@ from typing import Any
 from graph_agent.base._internal.text import reasoning_text, visible, visible_json
 from graph_agent.base.history.call_events import call_name
 from graph_agent.base.history.events import SUCCESSES, StoredEvent
-from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
+from graph_agent.interfaces.server.chat.handler import AnswerPart, ChatDialect, make_frames, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.error_responses import openai_error
 from graph_agent.interfaces.server.problems import ProblemError
@@ -283,10 +283,11 @@ class ResponseDialect(ChatDialect):
         yield self.snapshot("response.failed")
         yield "data: [DONE]\n\n"
 
-    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+    def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Complete the response object for a request without a stream, and return it; `progress` is added as a field if
         it is not empty.
         """
+        make_frames(self, outcome, parts)
         "".join(self.end_frames(outcome))
         return {**self.response, **({"progress": progress} if progress else {})}
 
