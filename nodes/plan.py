@@ -151,7 +151,9 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
 
 
 async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
-    """End with the wave's results as the answer, if all its tools have `return_direct` and no user message came."""
+    """End with the wave's results as the answer if all its tools have `return_direct` and no user message came; else
+    return None, as all rules do that do not apply.
+    """
     if (
         update.state.get("wave_finished")
         and not update.steered
@@ -173,19 +175,23 @@ async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
-    """End after an abort, or if the budget is too small for another plan; waiting calls get results."""
+    """End after an abort, or if the budget is too small for another plan; waiting calls get results. None otherwise."""
     return await _end_unasked(update) if update.stop_at_abort_or_budget() else None
 
 
 async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
-    """Start the waiting calls of the wave that are ready, and ask a person what its delegations ask."""
+    """Start the ready ones of the waiting calls, and ask a person what delegations ask; None if no call can run."""
     if not update.loop["waiting"] and not update.waiting_delegations:
         return None
     return PlanDecision.RUN if await start_waiting_calls(update) else None
 
 
 async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
-    """If calls and results repeat, notify the model, then withhold the tools, then end; report a person's edits."""
+    """If calls and results repeat, notify the model, then withhold the tools, then end. Returns None unless planning
+    ends.
+
+    Also reports a person's edits of the finished wave to the model.
+    """
     if not update.state.get("wave_finished"):
         return None
     if update.deps.config.approve is not None:
@@ -195,7 +201,7 @@ async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
-    """End after the wave that the model declared the last, unless the user has sent a message since."""
+    """End after the wave that the model declared the last, unless the user has sent a message since. None otherwise."""
     if not update.loop["last_wave"] or update.steered:
         return None
     update.conclude({"stop_reason": "completed"})
@@ -212,7 +218,7 @@ async def end_without_tools(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def stop_at_limit(update: PlanUpdate) -> PlanDecision | None:
-    """Stop if a limit on steps, turns or supersteps forbids another plan."""
+    """Stop if a limit on steps, turns or supersteps forbids another plan; None otherwise."""
     return await _end_unasked(update) if update.stop_at_limit() else None
 
 

@@ -139,8 +139,8 @@ def compare_calls(
     """Return the first difference between expected calls and those of a run; None if they fit.
 
     Args:
-        expected: The expected calls. A sequence within them is one whole wave; then each call outside of one is a wave,
-            too.
+        expected: The expected calls. A sequence within them is one whole wave. If there is any, each call outside of a
+            sequence is a wave, too.
         actual: The calls of the run, in the order planned.
         order: What must be in order, see `Order`.
 
@@ -223,7 +223,9 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
     row_of: dict[int, int] = {}
 
     def assign(row: int, tried: set[int]) -> bool:
-        """Assign a column to a row, and move other rows if needed; `tried` are columns not to try again."""
+        """Assign a column to a row, and move other rows if needed; return whether that is possible. `tried` are columns
+        not to try again.
+        """
         for column, fit in enumerate(fits[row]):
             if fit and column not in tried:
                 tried.add(column)
@@ -283,8 +285,8 @@ def assert_calls(
     Args:
         run: A result, or several in their order; or events, such as `await session.events()`, for all inputs.
         expected: The calls, which must have run if they name no status. An argument may be `ANY`, or what `contains`
-            returns. A list within the list is one whole wave (the calls of one plan); then each call outside of one is
-            a wave, too.
+            returns. A list within the list is one whole wave (the calls of one plan). If there is any such list, each
+            call outside of the lists is a wave, too.
         order: `waves`: the calls in this order, but free within a wave of the run; `exact`: in the order planned;
             `any`: all of them, in any order; `subset`: at least these, in any order.
         partial: Whether calls may have further arguments. Default: False.

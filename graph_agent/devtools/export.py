@@ -69,8 +69,8 @@ def to_test(
 
     Args:
         recording: The session as it ran.
-        number: The input, from 1, or -1 for the newest; None for all. If the limit of turns ended it, the inputs before
-            it are included, as the limit counts over all of them.
+        number: The input, from 1, or -1 for the newest; None for all. If the limit of turns ended this input, the
+            inputs before it are included, because the limit counts their turns, too.
         graph: The agent, from which stub tools take their schemas and the configuration; None to derive both from the
             inputs.
         agent: Path of the agent file whose agent the test builds, absolute or relative to the test; None for stub

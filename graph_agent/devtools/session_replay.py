@@ -121,7 +121,8 @@ async def replay(
         tools: Name of a tool → the tool that runs in its place; each has the mark `effect: read`.
         number: The input to compare; -1 is the newest, None for all.
         from_step: The first step to compare, and the first that a new model plans; it needs a `number`.
-        answers: Whether another text of an answer counts as a difference; None to count it only without a new model.
+        answers: Whether a changed text of an answer counts as a difference; None to count it unless a new model
+            answers.
         ignore_prompt: Whether the system prompt is expected to differ from the recorded requests.
         keep_going: Whether to continue after a difference, to the first call that cannot be answered.
 
@@ -146,7 +147,8 @@ class Replayer:
         graph: The agent, with its prompt, hooks and configuration; it and its database are unchanged.
         model: Replies in place of the recorded model; None for the recorded replies.
         tools: Name of a tool → the tool that runs in its place; each has the mark `effect: read`.
-        answers: Whether another text of an answer counts as a difference; None to count it only without a new model.
+        answers: `exact` counts a changed text of an answer as a difference, `ignore` does not; None for `ignore` with a
+            new model, and else `exact`.
         ignore_prompt: Whether the system prompt is expected to differ from the recorded requests.
         keep_going: Whether to continue after a difference, to the first call that cannot be answered. A call without a
             recorded result then runs if its tool has the mark `effect: read`.

@@ -159,8 +159,8 @@ def cited_metadata(message: AIMessage, text: str) -> dict[str, Any]:
 
     Args:
         message: The message, whose citations have places in its text.
-        text: The other text. Of a part of the message's text, citations outside of the part are dropped. In a text that
-            contains the message's text, places are shifted. For any other text, the places are left out.
+        text: The other text. If it is a part of the message's text, citations outside of it are dropped. If it contains
+            the message's text, the places are shifted. For any other text, the citations lose their places.
     """
     if not (cited := message.response_metadata.get(CITATIONS)):
         return {}

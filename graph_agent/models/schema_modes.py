@@ -69,9 +69,10 @@ class SchemaMode:
         """Whether the JSON schema of a user's response format is sent to the provider.
 
         Args:
-            setting: `structured_output` of the configuration. `prompt` never sends it, `schema` always if the class
-                can; otherwise the endpoint's refusal, the model's profile and the endpoint's support decide, in this
-                order. An unknown endpoint of OpenAI's API gets it if the request has no tools.
+            setting: `structured_output` of the configuration. With `prompt` it is never sent, with `schema` always if
+                the class can send it. With any other setting, an earlier refusal by the endpoint, the model's profile
+                and the endpoint's support decide, in this order; to an unknown endpoint of OpenAI's API it is sent if
+                the request has no tools.
             rules: The rules of the model's endpoint.
             with_tools: Whether the request offers tools. The schema is then not sent, whatever the setting, if the
                 endpoint does not accept both.

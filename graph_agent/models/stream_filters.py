@@ -311,9 +311,8 @@ class LeadingCallFilter(CallFilter):
         return SentinelFilter.part(self, text) if self._is_text else super().part(text)
 
     def extends(self, text: str) -> bool:
-        """Decide as `SentinelFilter` once the reply begins with text, before that as `CallFilter`.
-
-        See `Visibility.extends`.
+        """Return True if `text` may be shown at once: decided like `SentinelFilter` once the reply begins with text,
+        and like `CallFilter` before that. See `Visibility.extends`.
         """
         return SentinelFilter.extends(self, text) if self._is_text else super().extends(text)
 

@@ -417,8 +417,8 @@ class StreamWatch(AsyncCallbackHandler):
 
         Args:
             reply: The complete text as received.
-            shown: The part of it that is for the reader; None if nothing more may be shown, e.g. because the reply has
-                only calls. Chunks that still wait in the message stream are then dropped.
+            shown: The part of the reply that is for the reader. None if nothing more may be shown, e.g. because the
+                reply has only calls; chunks that still wait in the message stream are then dropped.
             id_: Id of the message; used only by `StreamForwarder`.
         """
         if self._new_visibility is None:

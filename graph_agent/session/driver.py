@@ -204,8 +204,8 @@ class RunDriver:
         Args:
             answer: The answer; None after a crash.
             decided_by: Name of the reviewer, for the history; None for `user`.
-            mark: The id and digest of the answer; None if it has no id. An answer with an id that the session has
-                received already, and that fits no open interrupt, also returns None.
+            mark: The id and digest of the answer; None if it has no id. None is also returned for an answer whose id
+                the session has received already, if it fits no open interrupt.
 
         Raises:
             InputError: There is nothing to resume, or the answer does not fit the open interrupts.
@@ -345,8 +345,8 @@ class RunDriver:
         """Return the run of an input, to be started by `input_parts`.
 
         Args:
-            handle: The handle of the run, whose `after` is set here; None for a new one, which is also aborted when a
-                surrounding run is.
+            handle: The handle of the run, whose `after` is set here. None for a new handle; its run is also aborted
+                when a surrounding run is aborted.
             mark: For a new handle: the id and digest of the input; None for an input without an id.
             note: For a new handle: the follow-up that the input is; None for any other input.
         """

@@ -191,7 +191,8 @@ class EventReader:
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once, update `count` and `pending`, and return the result of `read`.
+        """Read once, update `count` and `pending`, and return the new events, as `read` does; None if there is no such
+        session.
 
         Raises `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile.
         """
@@ -420,8 +421,8 @@ async def list_threads(
 
     Args:
         saver: The checkpointer.
-        group: Prefix of the ids up to and with their first slash, which one segment without a slash must follow; empty
-            for ids without a slash, None for all ids.
+        group: Beginning of the ids, up to and including their first slash; one segment without a further slash must
+            follow it. Empty for ids without a slash, None for all ids.
         after: Id of the thread after which the list begins; None for the beginning.
         limit: Maximum number of ids; None for no limit.
 

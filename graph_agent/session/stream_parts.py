@@ -74,8 +74,8 @@ async def parts_of_run(
         graph: The compiled graph, whose newest checkpoint is read.
         session_id: Id of the session.
         given: The graph's input: a state update, or anything else to resume.
-        mark: The mark of the input; None for an input without an id. If the newest checkpoint has it, the run resumes
-            that input, and its calls without a result.
+        mark: The mark of the input; None for an input without an id. If the newest checkpoint has the same mark, the
+            run resumes that input with its calls that have no result.
         replies: The buffer with the text of the run's replies; None if LangGraph's message stream has it.
     """
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}

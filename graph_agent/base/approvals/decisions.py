@@ -190,7 +190,7 @@ def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> d
     Args:
         requests: Interrupt id → approval request.
         answer: An answer in a form that `read_decisions` accepts, about the calls of all requests in their order. Its
-            call ids are those of `joined_calls`, which are numbers if two requests have the same id.
+            call ids are those of `joined_calls`: numbers if two requests contain the same call id.
 
     Returns:
         Interrupt id → `{"decisions": {call id: decision}}`, with `decided_by` if the answer has it.

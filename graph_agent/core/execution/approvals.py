@@ -319,8 +319,8 @@ async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware
 
     Args:
         task: The node's task that was resumed: of a call, or of the hooks after a model's reply.
-        planned: The calls that the request may be about, as planned. LangChain's requests have no ids, so the ids of
-            calls with equal name and arguments are used.
+        planned: The calls that the request may be about, as planned. Because LangChain's requests have no ids, each
+            requested call gets the id of the planned call with equal name and arguments.
         middleware: Name of the middleware, for the events.
 
     Returns:

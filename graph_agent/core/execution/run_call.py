@@ -222,7 +222,8 @@ class CallTimer:
         Args:
             task: The call's task.
             call: The call that was measured.
-            status: The status of its result; one such as `skipped` means that it did not run.
+            status: The status of the call's result. For a status such as `skipped`, the call did not run, and the dict
+                is empty.
         """
         # Middleware and checks of arguments take place within the time of a call that is then prevented.
         if self._started is None or status in NOT_RUN:

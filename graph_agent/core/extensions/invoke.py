@@ -568,8 +568,9 @@ class ToolRetry(BaseModel):
 
     @classmethod
     def of(cls, tool: str, marks: Mapping[str, Any]) -> Self:
-        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; the default policy without
-        it."""
+        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; the default policy without the
+        mark. Raises `ConfigError` for an invalid mark.
+        """
         given = marks.get("retry")
         if given is None:
             return cls()

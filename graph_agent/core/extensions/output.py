@@ -41,8 +41,8 @@ def misfit_text(tool: BaseTool, error: Any, hidden: Collection[str] = ()) -> str
 
     Args:
         error: A validation error of pydantic 1 or 2.
-        hidden: Names of injected arguments. If there are any, their faults and faults of the arguments as a whole do
-            not count, because the injected values are added later.
+        hidden: Names of injected arguments, whose values are added later. Faults of these arguments do not count, nor,
+            if there are any, faults of the arguments as a whole.
     """
     errors = [one for one in error.errors() if not hidden or (one["loc"] and one["loc"][0] not in hidden)]
     # Faults of hidden arguments alone prove nothing about the model's arguments.

@@ -270,8 +270,8 @@ class Toolbox:
 
         Args:
             schemas: The tools as OpenAI function schemas, with names that no tool of the agent has.
-            called: Call id → tool name of the earlier client calls. Tools among them that `schemas` lacks are offered
-                by name only, because some providers refuse a history with calls if the request has no tools.
+            called: Call id → tool name of the earlier client calls. A tool in it that is not in `schemas` is offered by
+                name only, because some providers refuse a history with calls if the request has no tools.
         """
         both = copy.copy(self)
         names = [schema["function"]["name"] for schema in schemas]

@@ -193,11 +193,12 @@ def summarized_view(
         messages: A history, which may have grown after the cut.
         summary: The text of the summary.
         kept_from: Id of the first message after the cut.
-        inputs: `(position, id)` of messages before the cut that stay, unless a newer input is among the kept messages.
+        inputs: `(position, id)` of the newest input's messages before the cut, which stay unless a newer input is among
+            the kept messages.
 
     Returns:
         The note with the summary, the inputs, and all messages from the cut on. The messages unchanged if none has that
-            id.
+        id.
     """
     cut = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].id == kept_from), None)
     if cut is None:

@@ -173,8 +173,8 @@ class Exchange:
         Args:
             ask: Sends one attempt; receives the request and the stream that its tokens pass through.
             purpose: What the reply is for, as recorded.
-            recover: Returns the changed request after a failure; None for `recovered`. With a function of the caller, a
-                long wait that the provider asks for is not cut short in favour of a fallback model.
+            recover: Returns the changed request after a failure; None for `recovered`. If it is given, a long wait that
+                the provider asks for is waited for, even if there is a fallback model.
             visibility: Builds the filter that holds back parts of the reply from the reader.
 
         Raises:

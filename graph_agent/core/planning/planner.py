@@ -22,8 +22,8 @@ def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None)
 
     Args:
         session_id: The session's thread id; empty for a run that stores nothing.
-        settings: If `rollout` is set, it is the share of sessions, from 0 to 1, that use `wave`, chosen by a hash of
-            the id. If it is None, `planner` applies to all.
+        settings: If `rollout` is set, it is the share of sessions, from 0 to 1, that use `wave`; a hash of the
+            session's id decides which. Without it, `planner` applies to all sessions.
         agentic_loop: The operator's setting for every session: True for `wave`, False for `dag`, None if it is not set.
     """
     if agentic_loop is not None:

@@ -102,7 +102,7 @@ class CheckpointFence:
 
         Args:
             newest: Id of that checkpoint; None if the namespace has none.
-            owner: Id of the run recorded as continuing it; empty if there is none.
+            owner: Id of the run that has resumed from that checkpoint (see `owner_in`); empty if none is recorded.
             writes: Number of its stored writes; None if they were not counted.
 
         Raises:
@@ -215,7 +215,7 @@ class CheckpointFence:
 
         Args:
             newest: Id of the newest checkpoint in the database; None if there is none.
-            owner: Id of the run recorded as continuing it; empty if there is none.
+            owner: Id of the run that has resumed from that checkpoint (see `owner_in`); empty if none is recorded.
         """
         branch = self._branches.get((thread_id, ""))
         if branch is None:

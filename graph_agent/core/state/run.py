@@ -115,7 +115,8 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
     Args:
         surrounding: The `configurable` of the outer run.
-        given: That of the inner run; its values win. If it names a checkpoint, only the parent is inherited.
+        given: The `configurable` of the inner run, whose values win. If it names a checkpoint, only the parent is
+            inherited.
     """
     outer, own = handle_of(surrounding), handle_of(given)
     # LangGraph passes nothing of the outer run, such as its saver, to one that names its own checkpoint.

@@ -241,7 +241,8 @@ class FollowedTask:
             await self._with_timeout(self._subscribe)
 
     async def cancel(self) -> None:
-        """Cancel the task if it may be running. Never raises, and returns within `REMOTE_CANCEL_S` seconds.
+        """Cancel the task if it runs or waits for an answer, and take the usage from the reply. Never raises, and
+        returns within `REMOTE_CANCEL_S` seconds.
 
         Without a task id it first waits for the agent's next event, which has the id.
         """

@@ -158,7 +158,8 @@ def _plan(
         file: The cases.
         path: The file that they are in; relative paths and the default database are next to it.
         agent: The agent file; None for the one that the cases name, or else the default one.
-        vs: Another agent file to compare with, and keys `KEY=VALUE` that replace its own; empty to compare with none.
+        vs: Path of another agent file to compare with, and `KEY=VALUE` pairs that replace keys of it; empty for no
+            comparison.
         only: Names or patterns of cases, such as `hotel*`; empty for all.
         repeat: Runs of each case.
         today: The agent's current date; None for the real one.

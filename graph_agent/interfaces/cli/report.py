@@ -195,8 +195,8 @@ class TextReport(RunReport):
 
         Args:
             text: The whole answer.
-            is_report: Whether the text reports a failure. Then only its account of completed calls, which follows the
-                first empty line, is printed, on standard error.
+            is_report: Whether the text reports a failure. If so, only the list of completed calls after its first empty
+                line is printed, on standard error.
         """
         # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
         rest = text.removeprefix(self._printed)

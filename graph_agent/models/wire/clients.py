@@ -154,8 +154,8 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
     Args:
         model: The chat model.
         form: OpenAI's `response_format` of type `json_schema`.
-        given: The other keyword arguments of the call, including `tools`. Add the result after `bind_tools`, because
-            OpenAI's client accepts only strict tools there together with a schema.
+        given: The other keyword arguments of the call, including `tools`. Bind the result to the model after
+            `bind_tools`, because OpenAI's `bind_tools` accepts only strict tools together with a schema.
     """
     rules = client_rules(model)
     if not rules.schema_with_tools and given.get("tools"):
@@ -263,13 +263,13 @@ _OLLAMA_EFFORTS: Mapping[str, bool | str] = {"none": False, "minimal": "low", "x
 
 
 def _ollama_reasoning(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `reasoning_effort` as Ollama's keyword `reasoning`."""
+    """Write `reasoning_effort` as Ollama's keyword `reasoning`, unless that is given; return True."""
     sent.setdefault("reasoning", _OLLAMA_EFFORTS.get(value, value))
     return True
 
 
 def _chat_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `stop`, except for a request of the Responses API, which has no stop sequences."""
+    """Write `stop` and return True; False for a request of the Responses API, which has no stop sequences."""
     if uses_responses_api(model, sent):
         return False
     sent["stop"] = value
@@ -280,7 +280,9 @@ _XAI_WITHOUT_STOP = re.compile(r"grok-[34]|.*grok-code-fast")
 
 
 def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `stop`, except for a model that reasons: xAI refuses it then, and the class drops it without a warning."""
+    """Write `stop` and return True; False for a model that reasons, because xAI refuses it then, and the class drops it
+    without a warning.
+    """
     reasons: Any = (model.profile or {}).get("reasoning_output")
     if reasons is None:
         reasons = _XAI_WITHOUT_STOP.match(getattr(model, "model_name", "") or "")
@@ -288,7 +290,9 @@ def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
 
 
 def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `reasoning_effort` if the model's profile lists the value; the class would refuse or drop others."""
+    """Write `reasoning_effort` and return True if the model's profile lists the value; else False, because the class
+    would refuse or drop it.
+    """
     if value not in ((model.profile or {}).get("reasoning_effort_levels") or ()):
         return False
     sent["reasoning_effort"] = value

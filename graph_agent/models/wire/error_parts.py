@@ -70,7 +70,9 @@ _LEADING_STATUS = re.compile(r"\[(\d{3})\]")
 
 
 def _status_in_text(error: BaseException) -> str | None:
-    """Return the HTTP status at the beginning of the text of a plain `Exception`, e.g. `[403] …` of NVIDIA's client."""
+    """Return the HTTP status at the beginning of the text of a plain `Exception`, e.g. `[403] …` of NVIDIA's client;
+    None if it has none.
+    """
     found = _LEADING_STATUS.match(_str(error)) if type(error) is Exception else None
     return None if found is None else found[1]
 

@@ -65,7 +65,9 @@ class _Adapter:
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], *args: Any, **kwargs: Any
     ) -> ChatGenerationChunk | None:
-        """Convert a chunk of a stream, and keep the fields that LangChain drops, such as reasoning and refusals."""
+        """Convert a chunk of a stream, and keep the fields that LangChain drops, such as reasoning and refusals. None
+        for a chunk that LangChain ignores.
+        """
         delta = _delta_of(chunk)
         if calls := delta.get("tool_calls"):
             normalize_calls(calls)

@@ -47,8 +47,8 @@ def reply_schema(
     Args:
         tools: The offered tools, in OpenAI's function format; at least one.
         answer: Schema of a reply without calls; None if a reply without calls has an empty list instead.
-        required: A tool's name if that tool must be called, or any other text if any tool must be; None if no call must
-            be made. An answer is not allowed if a call is required.
+        required: Name of the tool that must be called, or any other text if one of the tools must be called; None if
+            the reply may be an answer.
         most_calls: Maximum calls of one reply; larger values count as `MOST_CALLS`.
     """
     names = {tool["function"]["name"] for tool in tools}
@@ -82,8 +82,8 @@ def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]], *, bounded: bo
     Args:
         plan: JSON schema of `PlanningResult` or of a subclass.
         tools: The offered tools, in OpenAI's function format.
-        bounded: Whether to limit ids, the number of calls, and texts other than the answer, which a small model may
-            write without end. Optional fields without a type are then left out.
+        bounded: Whether to limit ids, the number of calls, and texts other than the answer, because a small model may
+            write them without end. If so, optional fields without a type are left out.
     """
     plan = _bounded(plan) if bounded else plan
     calls = plan.get("properties", {}).get("tools")

@@ -156,12 +156,16 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         return upgraded(found)
 
     def reading(config: RunnableConfig) -> CheckpointTuple | None:
-        """Return what the saver's `get_tuple` returns, checked and with present names."""
+        """Return the checkpoint that the saver's `get_tuple` returns, checked and with present names; None if there is
+        none.
+        """
         with readable(config):
             return check(get_tuple(config), parts=config["configurable"].get(JOINED))
 
     async def areading(config: RunnableConfig) -> CheckpointTuple | None:
-        """Return what the saver's `aget_tuple` returns, checked and with present names."""
+        """Return the checkpoint that the saver's `aget_tuple` returns, checked and with present names; None if there is
+        none.
+        """
         with readable(config):
             return check(await aget_tuple(config), parts=config["configurable"].get(JOINED))
 

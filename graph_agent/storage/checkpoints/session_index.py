@@ -87,8 +87,8 @@ async def postgres_threads(pool: Pool, group: str | None, after: str | None, lim
 
     Args:
         pool: Connections to the database, with rows as mappings.
-        group: Text that the ids must begin with, up to and with their first slash, followed by one more segment without
-            a slash. The empty text lists the ids without a slash. None lists all.
+        group: Beginning of the ids, up to and including their first slash; one segment without a further slash must
+            follow it. Empty for ids without a slash, None for all ids.
         after: Id of the thread after which the list begins; None for the beginning.
         limit: Maximum number of ids; None for no limit.
 

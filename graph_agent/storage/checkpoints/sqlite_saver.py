@@ -339,8 +339,8 @@ class SharedSqliteSaver(SqliteSaver):
         return loads, loads and fence is not None and fence.claims
 
     def _load(self, config: RunnableConfig, loads: bool) -> CheckpointTuple | None:
-        """Read a checkpoint on the writer thread; if `loads`, also record the run's base, and its ownership if it
-        resumes.
+        """Read a checkpoint on the writer thread; None if it does not exist. If `loads`, also record it as the run's
+        base, and the run as its owner if the run resumes.
 
         Ids of checkpoints created later in this process are higher than the one returned.
         """

@@ -442,9 +442,8 @@ class _Handler(DefaultRequestHandler):
         return page
 
     async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
-        """Cancel a task, in whichever process it runs, and return it once it has stopped.
-
-        A waiting question of it is dropped.
+        """Cancel a task, in whichever process it runs, and return it once it has stopped; None if there is no such
+        task. A waiting question of it is dropped.
         """
         # The SDK would write the final state itself, and the other process would overwrite it.
         ended = await self.other_processes.cancel(params.id, context)

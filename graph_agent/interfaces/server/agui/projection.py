@@ -308,7 +308,7 @@ class Projection:
 
         Args:
             problem: Why the run failed.
-            state: The session's state after the run; None if it is unknown, so that no snapshot of the messages is
+            state: The session's state after the run; None if it is unknown. Without it, no snapshot of the messages is
                 sent.
         """
         yield from self._close_messages()

@@ -327,8 +327,8 @@ class Key:
 
         Args:
             first: The response of the first request with this key; None if this is the first.
-            resolve: Returns the request for the session with an id or, for None, for the session that the request names
-                or begins. Raises `ProblemError` if that cannot be continued.
+            resolve: Returns the request for the session with the given id; for None, for the session that the request
+                names, or a new one. Raises `ProblemError` if that session cannot be continued.
             token: Token of the new response.
         """
         # The first request may receive its input while this one chooses a session.

@@ -288,7 +288,9 @@ def after_closing_tags(page: ParsedText, end: int) -> int:
 
 
 def _values(page: ParsedText, start: int, *, delegate: bool) -> Payload | None:
-    """Parse consecutive JSON values: Llama separates calls by ``;``, MiniMax and Jamba by lines."""
+    """Parse consecutive JSON values as calls, separated by ``;`` (Llama) or line ends (MiniMax, Jamba). None if the
+    first value is no call.
+    """
     calls: list[ParsedCall] = []
     position, end = start, start
     while (at := page.value_at(position, region=True)) is not None:
@@ -312,7 +314,9 @@ def _pythonic_list(page: ParsedText, start: int) -> Payload | None:
 
 
 def _named(page: ParsedText, start: int) -> Payload | None:
-    """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none."""
+    """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none. None if they are not a
+    call.
+    """
     kind = DEEPSEEK_TYPE.match(page.text, start)
     if kind and (invoked := FUNCTION.match(page.text, kind.end())) is not None:
         return read_function(page, invoked["function"] or invoked["invoke"], invoked.end())
