@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op
 
 T = TypeVar("T")
-NoteKind = Literal["steer", "follow_up", "abort", "configure", "feedback", "rename", "revocation"]
+NoteKind = Literal["steer", "follow_up", "abort", "configure", "feedback", "rename", "revocation", "fork"]
 
 _PAGE = 100
 """Maximum notes that one search of the Store returns."""
@@ -37,10 +37,11 @@ class ControlMessage:
     kind: NoteKind
     """`steer` adds a user message to the running input, `follow_up` begins the next input with one, `abort` ends the
     run, `configure` changes settings of the session, `feedback` is a person's rating of an answer,
-    `rename` gives the session a title, `revocation` takes back an approval of all calls of a kind."""
+    `rename` gives the session a title, `revocation` takes back an approval of all calls of a kind, `fork` names the
+    session that was copied, and what the copy leaves out."""
     content: Any = ""
     """The user's text or content blocks for `steer` and `follow_up`; a mapping of configuration field → value for
-    `configure`; the fields of the event for `feedback`, `rename` and `revocation`; unused for `abort`."""
+    `configure`; the fields of the event for `feedback`, `rename`, `revocation` and `fork`; unused for `abort`."""
 
     @property
     def sent_ns(self) -> int:

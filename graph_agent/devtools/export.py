@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.history.call_events import SETTLED
-from graph_agent.base.history.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
+from graph_agent.base.history.events import SUCCESSES, StoredEvent, is_own
+from graph_agent.base.history.plan_parts import ModelCallRecord
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
 from graph_agent.core.extensions.output import cut_short

@@ -16,7 +16,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.base._internal.text import check_session_id, text_of, to_json_safe
 from graph_agent.base.errors import InputError
 from graph_agent.base.history.call_events import SETTLED, call_of, value_of
-from graph_agent.base.history.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own
+from graph_agent.base.history.events import NOT_RUN, ResultStatus, StoredEvent, is_own
+from graph_agent.base.history.plan_parts import ModelCallRecord, Purpose
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.input_messages import is_user_input
 from graph_agent.base.types import NO_USAGE, SessionStatus, StopReason, Usage, needed_ids, plan_id_of

@@ -39,7 +39,7 @@ from graph_agent.devtools.recording import (
 )
 from graph_agent.devtools.script import Failure, Reply, Script, Stop, script_of
 from graph_agent.devtools.stand_ins import rebuild
-from graph_agent.session.importing import fork_session
+from graph_agent.session.forks import copy_session
 from graph_agent.session.session import Session
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Replayer:
         # In a copy, since the next input continues the recorded history.
         trial = Session(self._agent, f"{history.id}-replay-{recorded.number}")
         if end:
-            await fork_session(self._saver, history.id, trial.id, end - 1)
+            await copy_session(self._saver, history.id, trial.id, end - 1)
         run = _InputRun(recorded, trial, comparison, first, keep_going=self._keep_going, resumes=first > 1)
         await self._play(run)
         run.waits = base.waits

@@ -485,6 +485,8 @@ class SessionSummary:
     """Positive ratings of its answers, at most one by each user for an answer."""
     thumbs_down: int = 0
     """Negative ratings of its answers."""
+    forked_from: str | None = None
+    """Id of the session that this one is a copy of; None if it is none, or an earlier version forked it."""
 
     @property
     def shown_status(self) -> str:
@@ -546,6 +548,7 @@ async def summarize_session(
     noted = await feedback_after(saver, store, newest)
     ratings = [each for given in with_ratings(loop.get("ratings", {}), noted).values() for each in given.values()]
     given = next((each["title"] for each in reversed(noted) if each["type"] == "rename"), loop.get("title"))
+    origin = next((each["origin"] for each in reversed(noted) if each["type"] == "fork"), loop.get("forked_from"))
     return SessionSummary(
         id=session_id,
         title=given or title_of(await _first_checkpoint(saver, session_id)),
@@ -557,6 +560,7 @@ async def summarize_session(
         activity=await session_activity(session_id, newest, is_running),
         thumbs_up=ratings.count("up"),
         thumbs_down=ratings.count("down"),
+        forked_from=origin,
     )
 
 

@@ -15,20 +15,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, M
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, message_to_dict
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Checkpoint, CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent.base._compat.checkpoints import delta_snapshot, replay_delta
+from graph_agent.base._compat.checkpoints import replay_delta
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import DamagedSessionError, InputError, SessionBusyError
 from graph_agent.base.history.call_events import as_value
 from graph_agent.base.history.events import read_events
 from graph_agent.base.inbox import StoreInbox, inbox_namespace, note_from
-from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.schema import AgentState
 from graph_agent.session.activity import lock_idle_session, running_check
 from graph_agent.session.history import pending_events, summarize_session
@@ -42,6 +41,9 @@ from graph_agent.storage.checkpoints.open import open_store
 from graph_agent.storage.checkpoints.pruning.plan import Trim, untouched
 from graph_agent.storage.checkpoints.pruning.sessions import plan_session
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
+
+if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
 
 FORMAT, VERSION = "graph-agent-session", 1
 """Name and version of the format of exports."""
@@ -106,7 +108,12 @@ async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGe
 
 
 async def read_history(
-    saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple, *, pending: bool = False
+    saver: BaseCheckpointSaver[Any],
+    session_id: str,
+    newest: CheckpointTuple,
+    *,
+    pending: bool = False,
+    store: BaseStore | None = None,
 ) -> dict[str, Any]:
     """Return the messages and events of a session at a checkpoint, as `{"messages": […], "events": […]}`.
 
@@ -117,6 +124,7 @@ async def read_history(
         pending: Whether to include what follows the checkpoint: entries of calls that have finished while others of
             their wave run or wait, the first events of an input whose first plan is not stored, and feedback that no
             run has read.
+        store: The Store of the agent, for that feedback; None for the one in the checkpointer's database.
 
     Raises:
         DamagedSessionError: A part of the history is missing.
@@ -131,7 +139,7 @@ async def read_history(
     history = {name: _with_writes(name, entries, newest) for name, entries in history.items()}
     if not pending_events(newest):
         history["events"] = [*history["events"], *(await unfinished_events(saver, newest) or ())]
-    history["events"] = [*history["events"], *await feedback_after(saver, None, newest)]
+    history["events"] = [*history["events"], *await feedback_after(saver, store, newest)]
     return history
 
 
@@ -210,12 +218,6 @@ async def _checkpoints(
                     for write in own
                 ],
             }
-
-
-def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> Checkpoint:
-    """Return a checkpoint in which the given delta channels have full copies as values."""
-    values = {**found.checkpoint["channel_values"], **{name: delta_snapshot(each) for name, each in copies.items()}}
-    return {**found.checkpoint, "channel_values": values}
 
 
 def _packed(kind: str, stored: bytes) -> list[str]:
@@ -322,47 +324,6 @@ def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterab
             saver.get_tuple({"configurable": {"thread_id": session_id}})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"The export has a checkpoint that cannot be stored: {error!r}. Export it again.") from error
-
-
-async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id: str, seq: int) -> None:
-    """Copy a session up to an event to a new session, which can be resumed from there.
-
-    The copy, which has no run, has two checkpoints: the first one of the session, and the one at the end of the
-    superstep, with full copies of messages and events.
-
-    Args:
-        saver: The checkpointer of both sessions.
-        session_id: Id of the session, which is not changed.
-        fork_id: Id of the new session.
-        seq: Index of the last event to copy, with which a superstep must have ended.
-
-    Raises:
-        InputError: No stored superstep ends with this event, or the new session exists already.
-        SessionBusyError: The new session is running.
-    """
-    thread: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
-    found: CheckpointTuple | None = None
-    async for each in saver.alist(thread):
-        if (count := lengths_of(each.metadata).get("events", 0)) < seq + 1:
-            break
-        # The next input is stored before its first event.
-        if count == seq + 1 and each.metadata.get("source") != "input":
-            found = each
-    if found is None:
-        raise InputError(
-            f"The session {session_id!r} has no checkpoint after its event {seq}; fork it from the end of another step."
-        )
-    # Full copies, since the new session does not have the checkpoints whose writes they are rebuilt from.
-    copies = await read_history(saver, session_id, found)
-    place: RunnableConfig = {"configurable": {"thread_id": fork_id, "checkpoint_ns": ""}}
-    async with lock_idle_session(saver, fork_id):
-        if await saver.aget_tuple(place) is not None:
-            raise InputError(f"The session {fork_id!r} exists already; name another one.")
-        async for first in saver.alist(thread, filter={"step": -1}, limit=1):
-            # It has the title of the session.
-            versions = first.checkpoint["channel_versions"]
-            place = await saver.aput(place, first.checkpoint, first.metadata, versions)
-        await saver.aput(place, _with_copies(found, copies), found.metadata, found.checkpoint["channel_versions"])
 
 
 async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeVar
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.svg import svg_document, text
 from graph_agent.base._internal.text import printable, text_of
-from graph_agent.base.history.events import NOT_RUN, ModelCallRecord
+from graph_agent.base.history.events import NOT_RUN
+from graph_agent.base.history.plan_parts import ModelCallRecord
 from graph_agent.base.origins import ArgumentOrigin
 from graph_agent.base.types import needed_ids
 from graph_agent.session.early_work import NO_EARLY_WORK, EarlyWork, early_work_of

@@ -31,7 +31,6 @@ from graph_agent.base.history.events import HookEvent as HookEvent
 from graph_agent.base.history.events import LimitEvent as LimitEvent
 from graph_agent.base.history.events import LoopDetectedEvent as LoopDetectedEvent
 from graph_agent.base.history.events import MiddlewareEvent as MiddlewareEvent
-from graph_agent.base.history.events import ModelCallRecord as ModelCallRecord
 from graph_agent.base.history.events import ModelRequestEvent as ModelRequestEvent
 from graph_agent.base.history.events import PlanEvent as PlanEvent
 from graph_agent.base.history.events import PlannedCall as PlannedCall
@@ -55,5 +54,6 @@ from graph_agent.base.history.events import is_approval as is_approval
 from graph_agent.base.history.events import is_own as is_own
 from graph_agent.base.history.events import read_events as read_events
 from graph_agent.base.history.events import seconds_since as seconds_since
+from graph_agent.base.history.plan_parts import ModelCallRecord as ModelCallRecord
 
 __all__ = []

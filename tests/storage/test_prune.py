@@ -36,8 +36,9 @@ from graph_agent.errors import (
 )
 from graph_agent.persistence import open_saver, prune
 from graph_agent.session.activity import running_check
+from graph_agent.session.forks import copy_session
 from graph_agent.session.history import summarize_sessions
-from graph_agent.session.importing import export_session, fork_session, import_session
+from graph_agent.session.importing import export_session, import_session
 from graph_agent.storage.checkpoints.maintenance import USED
 from graph_agent.storage.checkpoints.pruning import moves, sessions
 from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
@@ -578,7 +579,7 @@ async def test_a_fork_of_a_session_is_trimmed_and_the_session_keeps_its_title(ur
     async with open_saver(url) as saver:
         for number in range(3):
             await take_step(saver, "wave", number)
-        await fork_session(saver, "s1", "fork", 7)
+        await copy_session(saver, "s1", "fork", 7)
         graph = create_graph_agent(ScriptedChatModel(["Other.", "Another."]), checkpointer=saver)
         await Session(graph, "fork").run("On the fork.")
 

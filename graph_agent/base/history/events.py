@@ -15,8 +15,11 @@ from typing_extensions import TypedDict
 from graph_agent.base._internal import telemetry
 from graph_agent.base.approvals.requests import DecisionType, HeldCall
 from graph_agent.base.history.plan_parts import (
+    LeftOutCall,
+    ModelCallRecord,
     PlanCandidate,
     PlanJudgement,
+    Purpose,
     SpeculationCounts,
     SpeculationSource,
     VersionsOfPlan,
@@ -39,31 +42,6 @@ StoredEvent: TypeAlias = dict[str, Any]
 
 Rating = Literal["up", "down"]
 """A person's thumb on an answer."""
-Purpose = Literal["plan", "answer", "summary", "memory"]
-"""What the reply to a model request is for; `memory` is the extraction of facts."""
-
-
-class ModelCallRecord(TypedDict):
-    """One request to a model: its times and its usage. Each attempt of a repeated request has a record of its own."""
-
-    purpose: Purpose
-    """What the reply is for; repairs and reruns have the purpose of the request that they repeat."""
-    model: str
-    """Name of the model as the provider reports it; else as configured, or the kind of the model."""
-    started: str
-    """When the request was sent: ISO 8601, UTC, microseconds."""
-    duration_s: float
-    """Seconds to the end of the reply, or to the error, on the monotonic clock."""
-    first_token_s: NotRequired[float]
-    """Seconds to the first token, on the monotonic clock; absent if the reply was not streamed."""
-    input_tokens: NotRequired[int]
-    """Tokens of the request; absent if the provider reported none."""
-    output_tokens: NotRequired[int]
-    """Tokens of the reply; absent if the provider reported none."""
-    cost: NotRequired[float]
-    """Cost in the currency of the `prices`; absent without prices or tokens."""
-    error: NotRequired[str]
-    """Kind of the model's error, or `cancelled`; absent for a complete reply."""
 
 
 class _Event(TypedDict):
@@ -344,6 +322,20 @@ class RevocationEvent(_Event):
     """Name of the person; `user` if the program gave none."""
 
 
+class ForkEvent(_Event):
+    """The session is a copy of another one up to this place; the model never receives this."""
+
+    type: Literal["fork"]
+    id: str
+    """Id of this change, unique in the session."""
+    origin: str
+    """Id of the session that was copied."""
+    by: str
+    """Name of the person; `user` if the program gave none."""
+    calls: list[LeftOutCall]
+    """The calls of that session after this place that succeeded or may have taken effect, oldest first."""
+
+
 class SummaryEvent(_Event):
     """The model summarized the older part of the conversation, which requests no longer contain."""
 
@@ -527,6 +519,7 @@ Event: TypeAlias = (
     | FeedbackEvent
     | RenameEvent
     | RevocationEvent
+    | ForkEvent
     | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent

@@ -1,4 +1,4 @@
-"""Defines the parts of a `plan` event."""
+"""Defines the parts of events that have fields of their own, most of them those of a `plan` event."""
 
 from __future__ import annotations
 
@@ -14,6 +14,33 @@ SpeculationSource = Literal["streamed", "agreed", "predicted", "learned", "reque
 plan."""
 
 
+Purpose = Literal["plan", "answer", "summary", "memory"]
+"""What the reply to a model request is for; `memory` is the extraction of facts."""
+
+
+class ModelCallRecord(TypedDict):
+    """One request to a model: its times and its usage. Each attempt of a repeated request has a record of its own."""
+
+    purpose: Purpose
+    """What the reply is for; repairs and reruns have the purpose of the request that they repeat."""
+    model: str
+    """Name of the model as the provider reports it; else as configured, or the kind of the model."""
+    started: str
+    """When the request was sent: ISO 8601, UTC, microseconds."""
+    duration_s: float
+    """Seconds to the end of the reply, or to the error, on the monotonic clock."""
+    first_token_s: NotRequired[float]
+    """Seconds to the first token, on the monotonic clock; absent if the reply was not streamed."""
+    input_tokens: NotRequired[int]
+    """Tokens of the request; absent if the provider reported none."""
+    output_tokens: NotRequired[int]
+    """Tokens of the reply; absent if the provider reported none."""
+    cost: NotRequired[float]
+    """Cost in the currency of the `prices`; absent without prices or tokens."""
+    error: NotRequired[str]
+    """Kind of the model's error, or `cancelled`; absent for a complete reply."""
+
+
 class PlannedCall(TypedDict):
     """One call of a plan; the `tool_call` event has its arguments."""
 
@@ -26,6 +53,21 @@ class PlannedCall(TypedDict):
     """Name of the tool, or `delegate_to_<name>`."""
     needs: NotRequired[list[str]]
     """`plan_id` of each call of the same plan whose result it waits for; absent if there are none."""
+
+
+class LeftOutCall(TypedDict):
+    """A call that a fork leaves out, although it ran or may have run in the session that was copied."""
+
+    id: str
+    """Id of the call in that session."""
+    name: str
+    """Name of the tool, or `delegate_to_<name>`."""
+    fingerprint: str
+    """The name and a hash of the arguments; equal calls have equal ones."""
+    step: int
+    """Number of its plan."""
+    status: Literal["success", "unknown"]
+    """`success` if it succeeded; `unknown` if it may have taken effect."""
 
 
 class VersionsOfPlan(TypedDict):

@@ -17,7 +17,8 @@ from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.calls import calls_of
 from graph_agent.base.finish import REFUSAL_WARNING, REFUSED
-from graph_agent.base.history.events import ModelCallRecord, Purpose, StoredEvent, event
+from graph_agent.base.history.events import StoredEvent, event
+from graph_agent.base.history.plan_parts import ModelCallRecord, Purpose
 from graph_agent.base.settings.config import Price
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import ExtraUsage, LimitMet, TimedRequest, add_usage, extra_usage, usage_of

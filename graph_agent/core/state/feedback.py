@@ -1,4 +1,4 @@
-"""Turns notes of feedback, of a new title and of a revoked approval into events, which no model receives.
+"""Turns notes of feedback, of a new title, of a revoked approval and of a fork into events, which no model receives.
 
 Feedback is a thumb and a note on an answer.
 
@@ -7,7 +7,7 @@ Parts of feedback in other files:
 - `session/feedback.py`: finds the rated answer, and stores the notes
 - `core/state/notes.py`: `listen`, by which the next step of a run processes the note
 - `core/state/schema.py`: the key `ratings` of the loop, from which lists count thumbs
-- `base/history/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`
+- `base/history/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`, `ForkEvent`
 - `storage/checkpoints/note_rows.py`: reads notes without a Store
 """
 
@@ -18,12 +18,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from graph_agent.base.history.events import Rating, StoredEvent
+from graph_agent.base.history.plan_parts import LeftOutCall
 from graph_agent.base.inbox import ControlMessage
 
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState, Ratings
 
-NOTE_EVENTS: tuple[Literal["feedback", "rename", "revocation"], ...] = ("feedback", "rename", "revocation")
+NOTE_EVENTS: tuple[Literal["feedback", "rename", "revocation", "fork"], ...] = (
+    "feedback",
+    "rename",
+    "revocation",
+    "fork",
+)
 """Kinds of notes (messages to a session from outside its run) that become events of the same type, also without a
 run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,6 +51,8 @@ def noted_event(note: ControlMessage) -> StoredEvent | None:
         fits = isinstance(title := fields.get("title"), str) and len(title) <= TITLE_CHARS
     elif note.kind == "revocation":
         fits = isinstance(fields.get("name"), str) and isinstance(fields.get("delegate", ""), str)
+    elif note.kind == "fork":
+        fits = isinstance(fields.get("origin"), str) and _are_left_out(fields.get("calls"))
     else:
         fits = fields.get("rating") in get_args(Rating) and isinstance(fields.get("answer"), int)
     if not fits:
@@ -53,16 +61,24 @@ def noted_event(note: ControlMessage) -> StoredEvent | None:
     return {"type": note.kind, "ts": sent, "step": 0, "id": note.key, **fields}
 
 
+def _are_left_out(calls: Any) -> bool:
+    """Whether the value is a list of calls as a `fork` event has them."""
+    names = LeftOutCall.__annotations__
+    return isinstance(calls, list) and all(isinstance(call, dict) and call.keys() >= names.keys() for call in calls)
+
+
 def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
     """Return the event of a note as a list, and store its rating or title in `loop`.
 
-    An invalid note gives an empty list. A `revocation` changes nothing in `loop`.
+    An invalid note gives an empty list. A `revocation` changes nothing in `loop`. A `fork` sets `forked_from`.
     """
     entry = noted_event(note)
     if entry is None:
         return []
     if entry["type"] == "rename":
         loop["title"] = entry["title"]
+    elif entry["type"] == "fork":
+        loop["forked_from"] = entry["origin"]
     elif entry["type"] == "feedback":
         loop["ratings"] = with_ratings(loop.get("ratings", {}), [entry])
     return [entry]

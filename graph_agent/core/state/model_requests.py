@@ -17,7 +17,8 @@ from graph_agent.base._internal.lru import BoundedCache
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import common_length, reasoning_text, text_of, to_json_safe
 from graph_agent.base.history.call_events import call_of
-from graph_agent.base.history.events import ModelCallRecord, Purpose, StoredEvent, event
+from graph_agent.base.history.events import StoredEvent, event
+from graph_agent.base.history.plan_parts import ModelCallRecord, Purpose
 from graph_agent.base.input_messages import RECALL_MARK
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ class ReceivedNotes:
     messages: list[HumanMessage] = field(default_factory=list)
     """User messages to append to the history, one for each steering or follow-up note."""
     events: list[StoredEvent] = field(default_factory=list)
-    """`steering`, `feedback`, `rename` and `revocation` events, and a `warning` for each change of the configuration
-    that was left out."""
+    """`steering`, `feedback`, `rename`, `revocation` and `fork` events, and a `warning` for each change of the
+    configuration that was left out."""
 
 
 async def listen(

@@ -16,7 +16,8 @@ from typing_extensions import TypedDict
 
 from graph_agent.base.approvals.requests import HeldCall
 from graph_agent.base.history.call_events import Handoff
-from graph_agent.base.history.events import ModelCallRecord, Rating, StoredEvent, append_events
+from graph_agent.base.history.events import Rating, StoredEvent, append_events
+from graph_agent.base.history.plan_parts import ModelCallRecord
 from graph_agent.base.types import Call, StopReason, Usage
 from graph_agent.base.usage import add_usage
 from graph_agent.core.state.channels import (
@@ -247,6 +248,8 @@ class SettingsChanges(TypedDict):
     """The newest rating of each person; absent before the first."""
     title: NotRequired[str]
     """The session's title; absent unless a person gave one."""
+    forked_from: NotRequired[str]
+    """Id of the session that this one is a copy of; absent if it is none."""
 
 
 # Groups keep related keys together for a reader; at run time they are one dictionary.
@@ -285,6 +288,7 @@ _SESSION_KEYS = (
     "uncertain",
     "ratings",
     "title",
+    "forked_from",
 )
 """Keys of the loop state that keep their value when a new input begins."""
 

@@ -204,6 +204,9 @@ def _content(event: Mapping[str, Any]) -> str:
             return f"{rated}: {short_json(event['note'])}" if "note" in event else rated
         case "rename":
             return f"{event['title']} by {event['by']}"
+        case "fork":
+            left_out = "; ".join(f"{call['name']} {call['status']}" for call in event["calls"])
+            return f"of {event['origin']} by {event['by']}{f', without {left_out}' if left_out else ''}"
         case "revocation":
             return f"{_source(event)}{event['name']} by {event['by']}"
         case "recall":

@@ -128,7 +128,8 @@ def replay(
         from graph_agent.interfaces.cli.run import settings_of
 
         fork_id = as_ or new_session_id()
-        run_async(_copy(address, session, fork_id, number, from_step))
+        for line in run_async(_copy(address, session, fork_id, number, from_step)):
+            Terminal(stderr=True).print(f"warning: {line}", style="yellow")
         typer.echo(json.dumps({"session_id": fork_id, "fork_of": session}) if as_json else fork_id)
         if text is None:
             return
@@ -444,7 +445,7 @@ def _moment(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is no time; {fix}.", param_hint="--since") from None
 
 
-async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> None:
+async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> list[str]:
     """Copy a session to a new one, up to a step of an input. The copied session is unchanged.
 
     Args:
@@ -457,9 +458,13 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
     Raises:
         InputError: There is no such session, input or step; a call of the last copied input has no result; or nothing
             would be copied.
+
+    Returns:
+        A warning for each call that the new session leaves out, and may make again.
     """
     from graph_agent.devtools.recording import read_recording
-    from graph_agent.session.importing import fork_session
+    from graph_agent.interfaces.cli.events import short_json
+    from graph_agent.session.forks import fork_session
     from graph_agent.storage.checkpoints.open import open_saver
 
     async with open_saver(address) as saver:
@@ -480,4 +485,11 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
         end = before + sum(len(step.events) for step in kept)
         if not end:
             raise InputError("Nothing comes before step 1 of input 1; begin a new session in place of a fork.")
-        await fork_session(saver, session, fork_id, end - 1)
+        # The agent is not opened, so a call that only reads is among them.
+        left_out = await fork_session(saver, None, session, fork_id, end - 1)
+        ran = {"success": "succeeded", "unknown": "may have taken effect"}
+        return [
+            f"Step {call['step']} of {session}: {call['name']} {short_json(call['arguments'])} {ran[call['status']]}; "
+            f"{fork_id} leaves it out, and may make it again."
+            for call in left_out
+        ]

@@ -280,8 +280,27 @@ class EventList(_Reply):
     )
 
 
-class ForkedSession(_Reply):
-    """The id of a new session."""
+class LeftOutCall(_Reply):
+    """A call that may have side effects, after the place of a fork, that ran or may have run in the session."""
+
+    id: str
+    name: str
+    """Name of the tool, or `delegate_to_<name>`."""
+    arguments: dict[str, Any]
+    step: int
+    """Number of its plan."""
+    status: str
+    """`success`, or `unknown` if it may have taken effect."""
+
+
+class LeftOutCalls(_Reply):
+    """The calls that a fork leaves out, oldest first; a run of the fork may make them again."""
+
+    left_out: list[LeftOutCall]
+
+
+class ForkedSession(LeftOutCalls):
+    """The id of a new session, and the calls that it leaves out."""
 
     id: str
 

@@ -24,7 +24,7 @@ from examples.hotel import waves as hotel_waves
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent, idempotency_key
 from graph_agent.approvals import approve, respond
 from graph_agent.persistence import open_saver
-from graph_agent.session.importing import fork_session
+from graph_agent.session.forks import copy_session
 from graph_agent.spec import load_spec, open_agent
 from graph_agent.testing import read_recording, replay
 from tests.support.agents import asks, echo, thread
@@ -262,7 +262,7 @@ async def test_a_fork_and_a_replay_go_by_the_plans_own_ids(tmp_path: Path) -> No
     await session.run("one")
     await session.run("two")
     events = await session.events()
-    await fork_session(saver, "s1", "fork", events[-1]["seq"])
+    await copy_session(saver, "s1", "fork", events[-1]["seq"])
 
     forked = await Session(session.graph, "fork").run("three")
     recording = await read_recording(saver, "s1")
