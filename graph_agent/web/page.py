@@ -33,8 +33,8 @@ _MODULES = (
     "cases.js",
     "axis.js",
     "origins.js",
-    "detail.js",
     "attachments.js",
+    "detail.js",
     "turn.js",
     "decisions.js",
     "composer.js",
@@ -78,9 +78,9 @@ def page(config: Mapping[str, Any]) -> Page:
     """Return the page that shows the sessions of an agent.
 
     Args:
-        config: `name` and `description` of the agent, `max_body_bytes` of the server, and `memory`, whether the agent
-            has one. A page for one exported session has `export`, the result of `export_of`, in place of the latter
-            two.
+        config: `name` and `description` of the agent, `max_body_bytes` of the server, `memory`, whether the agent
+            has one, and `nodes`, which of `tools`, `delegate` and `approve` its graph has. A page for one exported
+            session has `export`, the result of `export_of`, in place of the latter three.
     """
     script, style = _script(), _static("page.css")
     directives = [

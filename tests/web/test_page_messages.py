@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import FilePayload, Page, Route, expect
+from playwright.sync_api import Dialog, FilePayload, Page, Route, expect
 
 from tests.interfaces.server.process import Served, serving
 from tests.web.conftest import TRAVEL
@@ -183,6 +183,92 @@ def test_an_answer_is_given_again_in_a_fork(page: Page, travel: Served) -> None:
     expect(page.locator(".message.user img")).to_have_count(1)
     page.goto(origin)
     completed(page, "You said: one", "You sent: text, image")
+
+
+def answered(page: Page, button: str, *, accepts: bool) -> str:
+    """Click a button, answer the question that follows, and return the question."""
+    asked: list[str] = []
+
+    def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        (dialog.accept if accepts else dialog.dismiss)()
+
+    page.once("dialog", answer)
+    with page.expect_event("dialog"):
+        page.get_by_role("button", name=button).click()
+    return asked[0]
+
+
+def test_a_person_is_asked_before_a_call_with_side_effects_may_be_made_again(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, '!call [["echo", {"text": "paid"}]]')
+    completed(page, "I have the results.")
+    origin = page.url
+    question = answered(page, "Regenerate", accepts=False)
+    kept = page.url
+    repeated = answered(page, "Regenerate", accepts=True)
+    expect(page).not_to_have_url(origin)
+    completed(page, "I have the results.")
+
+    expect(page.locator(".sessions li").first).to_contain_text("fork")
+    assert (question, kept, repeated) == (
+        "This message's run made 1 call with side effects:\n\n"
+        'echo({"text":"paid"})\n\nA new answer may do it again. Go on?',
+        origin,
+        question,
+    )
+
+
+def test_a_new_session_makes_no_error_in_the_browsers_console(page: Page, travel: Served) -> None:
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.goto(travel.url)
+    send(page, "one")
+    completed(page, "You said: one")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page).to_have_url(re.compile("-fork-"))
+    completed(page, "You said: one")
+
+    assert errors == []
+
+
+def test_the_graph_has_only_nodes_that_the_agent_can_enter(page: Page, tmp_path: Path) -> None:
+    agent = {"name": "plain", "model": TRAVEL["model"], "tools": ["tests.web.travel_agent:echo"]}
+    with serving(tmp_path, agent=agent) as served:
+        page.goto(served.url)
+        send(page, "one")
+        completed(page, "You said: one")
+
+        expect(page.locator(".graph text")).to_have_text(["start", "plan", "tools", "finalize", "end"])
+
+
+def test_a_rating_stays_pressed_in_another_tab_and_a_rename_begins_with_the_title(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, "one")
+    completed(page, "You said: one")
+    page.get_by_role("button", name="Good answer").click()
+    expect(page.get_by_role("button", name="Good answer")).to_have_attribute("aria-pressed", "true")
+    page.evaluate("sessionStorage.clear()")
+    page.reload()
+    expect(page.get_by_role("button", name="Good answer")).to_have_attribute("aria-pressed", "true")
+    given: list[str | None] = []
+    page.once("dialog", lambda dialog: (given.append(dialog.default_value), dialog.dismiss()))
+    page.get_by_role("button", name="Rename").click()
+
+    assert given == ["one"]
+
+
+def test_the_details_of_a_model_call_name_an_image_in_place_of_its_bytes(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    large = {**IMAGE, "buffer": PIXEL + bytes(9000)}
+    page.get_by_label("Files to attach").set_input_files([large])  # type: ignore[list-item]  # as a `FilePayload`
+    expect(page.locator(".composer .attachment")).to_have_count(1)
+    send(page, "two")
+    completed(page, "You sent: text, image")
+    page.locator(".bar.model").last.click()
+
+    expect(page.get_by_label("Details")).to_contain_text(re.compile(r"image/png, 10 kB"))
+    expect(page.get_by_label("Details")).not_to_contain_text("iVBORw0KGgo")
 
 
 def test_the_newest_message_is_changed_in_a_fork(page: Page, travel: Served) -> None:

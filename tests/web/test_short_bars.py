@@ -21,6 +21,41 @@ LABELS = """
 """Return the names of short bars, and whether each is shown whole."""
 
 
+@pytest.mark.parametrize("name", ["weather", "weather_now", "x"])
+def test_a_name_that_fits_only_inside_its_bar_stands_inside(page: Page, tmp_path: Path, name: str) -> None:
+    # As a newcomer met it: the call ends its step, so that there is no room beside its bar.
+    calls = [{"id": "c1", "name": name}]
+
+    def event(type_: str, seq: int, at_s: float, step: int = 1, **fields: Any) -> dict[str, Any]:
+        """An event at a time after the first one."""
+        ts = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+        return {"type": type_, "seq": seq, "step": step, "ts": ts.isoformat(timespec="microseconds"), **fields}
+
+    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": calls}
+    events = [
+        event("user_message", 0, 0, step=0, content="go"),
+        event("plan", 1, 0.202, **plan),
+        event("tool_call", 2, 0.217, **calls[0], arguments={}),
+        event("tool_result", 3, 0.398, **calls[0], status="success", content="", truncated=False),
+        event("plan", 4, 0.6, step=2, status="done", action="answer", reasoning="Rain.", calls=[]),
+        event("agent_response", 5, 1.8, step=2, content="Rain."),
+        event("status", 6, 1.8, step=2, **{"from": "RUNNING", "to": "COMPLETED"}),
+    ]
+    (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+    shown = []
+    for width in range(1040, 1500, 60):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto((tmp_path / "session.html").as_uri())
+        page.locator(".bar.tool").wait_for()
+        shown.append(
+            page.locator(".bar.tool .label").evaluate(
+                "one => [one.clientWidth > 10, one.scrollWidth <= one.clientWidth + 1]"
+            )
+        )
+
+    assert shown == [[True, True]] * len(shown)
+
+
 def test_short_bars_show_their_names(page: Page, tmp_path: Path) -> None:
     calls = [{"id": f"c{n}", "name": f"tool_{n}"} for n in range(6)]
 

@@ -347,10 +347,10 @@ async def root(request: Request) -> Response:
     from graph_agent.web.page import page
 
     server = request.app.state.graph_agent
-    given = {
-        "max_body_bytes": request.app.state.max_body_bytes,
-        "memory": isinstance(server, Services) and server.chat.runs.host.kept.builder.deps.memory is not None,
-    }
+    given: dict[str, Any] = {"max_body_bytes": request.app.state.max_body_bytes, "memory": False}
+    if isinstance(server, Services):
+        host = server.chat.runs.host
+        given |= {"memory": host.kept.builder.deps.memory is not None, "nodes": host.drawn_nodes}
     shown = page({"name": request.app.title, "description": request.app.description, **given})
     headers = {
         "content-security-policy": shown.policy,

@@ -152,6 +152,13 @@ class Host:
         """Whether calls of the agent, or of a delegate in this process, may wait for an approval."""
         return self.kept.builder.asks
 
+    @property
+    def drawn_nodes(self) -> list[str]:
+        """Which of the nodes `tools`, `delegate` and `approve` the agent can enter."""
+        toolbox = self.kept.builder.deps.toolbox
+        entered = {"tools": bool(toolbox.tools), "delegate": bool(toolbox.delegates), "approve": self.asks}
+        return [name for name, is_entered in entered.items() if is_entered]
+
     async def mcp_states(self) -> dict[str, str]:
         """Return the state of each MCP server, name → `ok` or `down`. A server that is down may be started by it."""
         states = self.kept.builder.mcp_states

@@ -257,7 +257,7 @@ class SessionList(_Reply):
 
 class SessionSummaries(_Reply):
     """Sessions with `id`, `title`, `updated_at`, `messages`, `model_calls`, `turns`, `status`, `activity`, `cost`,
-    `thumbs_up` and `thumbs_down`, newest first.
+    `thumbs_up`, `thumbs_down` and `forked_from`, newest first.
 
     `messages` counts the user's; `model_calls` counts those of every kind, and `turns` those that `max_turns` limits.
     The first two are null in a session that an earlier version began. The cost is that of the newest input, in the
@@ -268,6 +268,8 @@ class SessionSummaries(_Reply):
     sessions: list[dict[str, Any]]
     next: str | None
     """The `after` that continues the list; None at its end."""
+    person: str
+    """The name under which what the caller does is recorded."""
 
 
 class EventList(_Reply):

@@ -77,6 +77,11 @@ class Sessions:
         self._host: Host = runs.host
         self._caller = caller
 
+    @property
+    def person(self) -> str:
+        """The name under which decisions, ratings and titles of this caller are recorded."""
+        return self._caller.person
+
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
         """Return the ids of sessions, newest first.
 
@@ -502,10 +507,18 @@ async def get_events(
     live: Annotated[
         bool, Query(description="With `follow`: stream the output of runs before it is stored, as `live` events.")
     ] = False,
+    missing_ok: Annotated[
+        bool, Query(description="Without `follow`: an empty list in place of 404 if there is no such session yet.")
+    ] = False,
 ) -> Any:
     """Return a session's history, oldest event first, as a list or, with `follow`, as a stream."""
     if not follow:
-        events, position = await caller_sessions.events_to_follow(session_id, type or [], after)
+        try:
+            events, position = await caller_sessions.events_to_follow(session_id, type or [], after)
+        except ProblemError as problem:
+            if not missing_ok or problem.kind != "not_found":
+                raise
+            return models.EventList(events=[], after=-1)
         return models.EventList(events=events, after=position)
     keepalive_s = server.chat.runs.host.settings.keepalive_s
     frames = await caller_sessions.follow(session_id, type or [], after, keepalive_s, live=live)
@@ -526,7 +539,7 @@ async def list_summaries(
     request.
     """
     found, next_after = await caller_sessions.summaries(limit, after, chosen)
-    return models.SessionSummaries(sessions=found, next=next_after)
+    return models.SessionSummaries(sessions=found, next=next_after, person=caller_sessions.person)
 
 
 @router.get("/sessions")

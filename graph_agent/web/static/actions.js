@@ -1,5 +1,5 @@
 // What a person takes away from an input: a copy of it as a program, a branch of it, a comparison with a branch.
-import { answerText, asText, duration, html, Still, words } from "./html.js";
+import { answerText, asText, duration, html, short, Still, textIn, words } from "./html.js";
 import { Axis } from "./axis.js";
 import { toJson as json } from "./json.js";
 
@@ -79,7 +79,7 @@ export class Actions extends Still {
     <button onClick=${() => copy(asTest(input))}>test</button>
     ${candidates.length > 0 && html`<label class="hint">Compare with <select value=${other?.id || ""} onChange=${(event) => compare(event.target.value)}>
       <option value="">none</option>
-      ${candidates.map((id) => html`<option value=${id}>${id}</option>`)}
+      ${candidates.map(({ id, label }) => html`<option value=${id}>${label}</option>`)}
     </select></label>`}
   </div>`;
   }
@@ -102,12 +102,13 @@ function factsOf(input) {
 export function Comparison({ input, other, now }) {
   const branch = other.log.inputs[Math.min(input.number, other.log.inputs.length - 1)];
   if (!branch) return null;
+  const title = other.log.title || short(textIn(other.log.inputs[0].question), 60) || other.id;
   const left = factsOf(input);
   const right = factsOf(branch);
   return html`<section class="comparison" aria-label=${`Comparison with ${other.id}`}>
-    <h3>${other.id}</h3>
+    <h3>${title}</h3>
     <${Axis} input=${branch} now=${now} pick=${() => {}} />
-    <table><thead><tr><td></td><th scope="col">this session</th><th scope="col">${other.id}</th></tr></thead>
+    <table><thead><tr><td></td><th scope="col">this session</th><th scope="col">the other one</th></tr></thead>
       <tbody>${Object.keys(left).map((name) => html`<tr class=${left[name] === right[name] ? "" : "differs"}><th scope="row">${name}</th><td>${left[name]}</td><td>${right[name]}</td></tr>`)}</tbody></table>
   </section>`;
 }

@@ -1,6 +1,6 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
 import { asRequest } from "./attachments.js";
-import { Component, counted, html, render, Status, textIn, visible } from "./html.js";
+import { Component, counted, html, render, short, Status, textIn, visible } from "./html.js";
 import { keyed, modelBars } from "./layout.js";
 import { activeNode, carryExpected, cutOff, dropExpected, expectInput, goOn, isKnown, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
@@ -10,9 +10,9 @@ import { Case } from "./cases.js";
 import { Detail } from "./detail.js";
 import { Actions, Comparison } from "./actions.js";
 import { Facts } from "./facts.js";
-import { parseJson } from "./json.js";
+import { parseJson, toJson } from "./json.js";
 import { addReasoning } from "./reasoning.js";
-import { SessionList } from "./sessions.js";
+import { branchLabel, SessionList } from "./sessions.js";
 
 const CONFIG = parseJson(document.getElementById("config").textContent);
 const EXPORT = CONFIG.export || null;
@@ -65,6 +65,13 @@ class App extends Component {
   }
 
   holdSessions = (list) => (this.sessions = list);
+  /** Draw the ratings again, because the name of this person is known now. */
+  showOwn = () => {
+    const { log } = this.state;
+    for (const input of log.inputs) if (input.ratings) Object.assign(input, { revision: input.revision + 1 });
+    log.touched += 1;
+    this.draw();
+  };
   showTalk = () => this.setState({ pane: "talk" });
   refuse = (error) => this.fail(error);
 
@@ -98,7 +105,7 @@ class App extends Component {
   async open(id, begun = newLog()) {
     this.following?.abort();
     const aborter = (this.following = new AbortController());
-    this.setState({ id, log: begun, info: null, bar: null, chosen: begun.inputs.at(-1) || null, missing: false, connection: "", told: "", other: this.branchOf, requests: [], queue: [] });
+    this.setState({ id, log: begun, info: null, bar: null, chosen: begun.inputs.at(-1) || null, missing: false, connection: "", told: "", error: "", other: this.branchOf, requests: [], queue: [] });
     this.branchOf = null;
     if (!id) return;
     const { signal } = aborter;
@@ -108,8 +115,14 @@ class App extends Component {
       const woken = new Promise((resolve) => (this.wake = resolve));
       try {
         if (!log) {
-          const { events, after } = await get(eventsPath(id));
+          // A browser reports a missing page as an error.
+          const isNew = this.sending.includes(id);
+          const { events, after } = await get(eventsPath(id, isNew ? "?missing_ok=true" : ""));
           if (signal.aborted) return;
+          if (isNew && !events.length) {
+            await Promise.race([woken, pause(60)]);
+            continue;
+          }
           log = reduceAll(newLog(), events, after);
           carryExpected(begun, log);
           this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live", missing: false });
@@ -263,12 +276,20 @@ class App extends Component {
   /** Send the newest message again, maybe changed, in a branch that begins before it. */
   resend = async (input, content) => {
     const { id: origin, log } = this.state;
-    const before = log.inputs[input.number - 1];
+    const seq = log.inputs[input.number - 1]?.last ?? -1;
+    this.setState({ error: "" });
     await this.attempt(async () => {
-      const { id } = before ? await post(sessionPath(origin, "/fork"), { seq: before.last }) : { id: `${origin.split("-fork-")[0]}-fork-${newId().slice(5)}` };
+      if (!(await this.mayLeaveOut(origin, seq, "This message's run", "A new answer"))) return;
+      const { id } = await post(sessionPath(origin, "/fork"), { seq });
       await this.input(content, id, input.number);
     });
   };
+
+  /** Ask a person before a branch leaves out calls with side effects, because its runs may make them again. */
+  async mayLeaveOut(id, seq, run, again) {
+    const { left_out: calls } = await get(sessionPath(id, `/fork?seq=${seq}`));
+    return !calls.length || confirm(`${run} made ${counted(calls.length, "call")} with side effects:\n\n${calls.map(callText).join("\n")}\n\n${again} may do it again. Go on?`);
+  }
 
   /** Take back the approval of all calls of a kind in the session. */
   revoke = async ({ name, delegate = "" }) => {
@@ -328,6 +349,7 @@ class App extends Component {
   async fork(seq) {
     const { id: origin, log } = this.state;
     await this.attempt(async () => {
+      if (!(await this.mayLeaveOut(origin, seq, "After this step, the session", "A run of the fork"))) return;
       const { id } = await post(sessionPath(origin, "/fork"), { seq });
       this.list();
       this.branchOf = { id: origin, log };
@@ -346,9 +368,10 @@ class App extends Component {
   };
 
   async rename() {
-    const title = prompt("Title of the session", this.state.log.title || "");
+    const { id, log } = this.state;
+    const title = prompt("Title of the session", log.title || this.sessions?.titleOf(id) || "");
     if (!title?.trim()) return;
-    await this.attempt(() => post(sessionPath(this.state.id, "/title"), { title: title.trim() }));
+    await this.attempt(() => post(sessionPath(id, "/title"), { title: title.trim() }));
     this.list();
   }
 
@@ -393,7 +416,7 @@ class App extends Component {
         )}</nav>
       </header>
       ${error && html`<p class="alert" role="alert">${error} <button class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
-      ${!EXPORT && html`<${SessionList} ref=${this.holdSessions} id=${id} pick=${this.showTalk} fail=${this.refuse} />`}
+      ${!EXPORT && html`<${SessionList} ref=${this.holdSessions} id=${id} pick=${this.showTalk} fail=${this.refuse} named=${this.showOwn} />`}
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${this.choose} pickCall=${this.pickCall}
         act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
@@ -403,7 +426,7 @@ class App extends Component {
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>
       <aside class="time" aria-label="Time">
-        ${id && html`<${Graph} active=${activeNode(log)} />`}
+        ${id && html`<${Graph} active=${activeNode(log)} nodes=${nodesOf(log)} />`}
         ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${activity !== "interrupted" && (EXPORT ? EXPORT.now : Date.now())} pick=${this.pick} />`}
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${TARGET}
@@ -423,7 +446,9 @@ class App extends Component {
     const stem = (one) => one.split("-fork-")[0];
     const sessions = this.sessions?.state.sessions || NONE;
     if (sessions !== this.branched?.sessions || id !== this.branched.id) {
-      this.branched = { sessions, id, found: sessions.map((one) => one.id).filter((one) => one !== id && stem(one) === stem(id)) };
+      const open = sessions.find((one) => one.id === id);
+      const isRelated = (one) => stem(one.id) === stem(id) || one.forked_from === id || open?.forked_from === one.id;
+      this.branched = { sessions, id, found: sessions.filter((one) => one.id !== id && isRelated(one)).map((one) => ({ id: one.id, label: branchLabel(one) })) };
     }
     return this.branched.found;
   }
@@ -435,6 +460,16 @@ function forkPoint({ call, step, depth }) {
   if (depth || !found.plan) return undefined;
   return found.calls.length ? (found.calls.every((one) => one.result) ? found.last : undefined) : found.input.last;
 }
+
+/** Return the nodes that the agent's graph has or, of an exported session, those that have worked. */
+function nodesOf({ calls, inputs }) {
+  if (CONFIG.nodes) return CONFIG.nodes;
+  const made = [...calls.values()];
+  const kinds = { tools: made.some(({ kind }) => kind === "tool"), delegate: made.some(({ kind }) => kind === "delegation"), approve: made.some(({ waits }) => waits.length) };
+  return Object.keys(kinds).filter((name) => kinds[name]);
+}
+
+const callText = ({ name, arguments: given, status }) => `${name}(${short(toJson(given), 200)})${status === "unknown" ? ", outcome unknown" : ""}`;
 
 const usageWord = ({ calls, tokens, cost }) =>
   [cost && `cost ${cost.toPrecision(3)}`, tokens && counted(tokens, "token"), counted(calls, "model call")].filter(Boolean).join(" · ");

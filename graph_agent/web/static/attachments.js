@@ -37,6 +37,26 @@ export const contentOf = (text, blocks) => (blocks.length ? [...(text ? [{ type:
 /** Return the blocks of a content that are attached to its text. */
 export const attachmentsIn = (content) => (Array.isArray(content) ? content.filter((one) => one?.type !== "text" && typeof one !== "string") : []);
 
+const DATA_URL = /^data:([^;,]*)[^,]*;base64,/;
+const BASE64 = /^[A-Za-z0-9+/_-]{100,}={0,2}$/;
+
+/** Return the kind and the size of a file in base64 as text; a text that is none, or short, is returned unchanged. */
+function fileText(text, kind) {
+  const url = DATA_URL.exec(text);
+  if (!url && !BASE64.test(text)) return text;
+  return `(${url?.[1] || kind || "file"}, ${sizeOf(((text.length - (url?.[0].length || 0)) * 3) / 4)})`;
+}
+
+/** Return content blocks with the kind and the size of each file in place of its bytes; text stays. */
+export function withoutFiles(content) {
+  if (Array.isArray(content)) return content.map((one) => (typeof one === "string" ? one : withoutFiles(one)));
+  if (content === null || typeof content !== "object" || Object.getPrototypeOf(content) !== Object.prototype) return content;
+  const kind = content.mime_type || content.media_type || content.mimeType;
+  return Object.fromEntries(
+    Object.entries(content).map(([name, value]) => [name, typeof value === "string" && name !== "text" ? fileText(value, kind) : withoutFiles(value)]),
+  );
+}
+
 /** Return a content in the form in which the chat API receives it. */
 export function asRequest(content) {
   if (!Array.isArray(content)) return content;

@@ -1,6 +1,6 @@
 // Draws the time axis of one input: only the bars in view are nodes of the document.
 import { Component, counted, duration, html, signOf, Still, wordOf, words } from "./html.js";
-import { LANE, layout, nameOf } from "./layout.js";
+import { LANE, layout, nameLength, nameOf } from "./layout.js";
 
 const MARGIN = 300;
 const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻", warning: "!", error: "!" };
@@ -31,9 +31,11 @@ class Bar extends Component {
     const length = text.length * 6.2 + 24;
     const isLeft = bar.edge < bar.x;
     const isCovering = isLeft && bar.edge < bar.before;
-    const outside = !isLeft && length > bar.width && bar.width < 90;
-    const fits = !isLeft && length <= (outside ? bar.room - bar.width : bar.width);
-    const beside = isLeft ? `left:auto;right:${bar.width + 3}px` : `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px`;
+    // A name that fits only inside stands inside, without its time.
+    const free = bar.room - bar.width;
+    const outside = !isLeft && length > bar.width && bar.width < 90 && (free >= length || (nameLength(bar) > bar.width && free > bar.width));
+    const fits = !isLeft && length <= (outside ? free : bar.width);
+    const beside = isLeft ? `left:auto;right:${bar.width + 3}px` : `left:${bar.width + 3}px;max-width:${free}px`;
     const place = isLeft || outside ? beside : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}${bar.isCut ? " cut" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
@@ -140,18 +142,22 @@ const NODES = [
   ["finalize", 262, 30, 64],
   ["__end__", 352, 30, 50],
 ];
+// Edges, and the node that they lead to and from; the others are in every agent's graph.
 const EDGES = [
-  "M56 42H74M138 42H262M326 42H352M100 54V78M112 78V54",
-  "M138 36C150 30 156 22 168 18M168 24C154 32 148 38 138 40",
-  "M138 46C150 52 156 60 168 64M168 72C152 66 146 58 132 54",
+  ["M56 42H74M138 42H262M326 42H352"],
+  ["M138 36C150 30 156 22 168 18M168 24C154 32 148 38 138 40", "tools"],
+  ["M138 46C150 52 156 60 168 64M168 72C152 66 146 58 132 54", "delegate"],
+  ["M100 54V78M112 78V54", "approve"],
 ];
+const OPTIONAL = ["tools", "delegate", "approve"];
 
-/** The agent's graph; `active` is the node that works now. */
+/** The agent's graph; `active` is the node that works now, and `nodes` has the optional ones that the graph has. */
 export class Graph extends Still {
-  render({ active }) {
+  render({ active, nodes }) {
+    const has = (id) => !OPTIONAL.includes(id) || id === active || nodes.includes(id);
     return html`<svg class="graph" viewBox="0 0 410 108" role="img" aria-label=${`Graph; active node: ${active.replaceAll("_", "") || "none"}`}>
-      ${EDGES.map((path) => html`<path d=${path} />`)}
-      ${NODES.map(([id, x, y, width]) => html`<g class=${active === id ? "active" : ""}>
+      ${EDGES.filter(([, id]) => has(id)).map(([path]) => html`<path d=${path} />`)}
+      ${NODES.filter(([id]) => has(id)).map(([id, x, y, width]) => html`<g class=${active === id ? "active" : ""}>
         <rect x=${x} y=${y} width=${width} height="24" rx="12" />
         <text x=${x + width / 2} y=${y + 16}>${id.replaceAll("_", "")}</text>
       </g>`)}

@@ -1,4 +1,5 @@
 // Shows what a person has chosen on the time axis: a call, a plan, or an answer.
+import { withoutFiles } from "./attachments.js";
 import { rebuiltRequest, requestAt } from "./events.js";
 import { asText, counted, duration, html, pretty, signOf, visible, wordOf } from "./html.js";
 import { Origins } from "./origins.js";
@@ -29,14 +30,14 @@ function CallDetail({ call, copy }) {
     ${call.origins && html`<${Origins} origins=${call.origins} />`}
     ${call.arguments && html`<${Block} title="Arguments" text=${pretty(call.arguments)} copy=${copy} />`}
     ${call.progress.length > 0 && html`<${Block} title="Progress" text=${call.progress.join("\n")} copy=${copy} />`}
-    ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(result.content)} copy=${copy} />`}`;
+    ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(withoutFiles(result.content))} copy=${copy} />`}`;
 }
 
 function requestText({ messages, first, last }) {
   return messages
     .map(({ type, content, omitted_blocks: blocks = [], omitted_chars: chars, ...extra }, n) => {
       const cut = chars ? `\n(Not recorded, because of the limit: ${[...blocks, counted(chars, "character")].join(", ")})` : "";
-      return `${n >= first && n < last ? "+ " : ""}${type}\n${asText(content)}${cut}${Object.keys(extra).length ? `\n${pretty(extra)}` : ""}`;
+      return `${n >= first && n < last ? "+ " : ""}${type}\n${asText(withoutFiles(content))}${cut}${Object.keys(extra).length ? `\n${pretty(extra)}` : ""}`;
     })
     .join("\n\n");
 }
@@ -48,7 +49,7 @@ function StepDetail({ step, answer, copy, log, requests }) {
     <h3>${answer ? "Answer" : `Step ${step.number}: ${plan.action}`}</h3>
     ${step.models.map((model) => html`<${ModelFacts} ...${model} />`)}
     <p class="facts">${plan.planner ? `planner ${plan.planner}` : ""}${plan.cached ? " · from the cache" : ""}${plan.reruns ? ` · ${counted(plan.reruns, "rerun")} by hooks` : ""}</p>
-    ${plan.reasoning && html`<${Block} title="Text" text=${asText(plan.reasoning)} copy=${copy} />`}
+    ${plan.reasoning && html`<${Block} title="Text" text=${asText(withoutFiles(plan.reasoning))} copy=${copy} />`}
     ${requests && step.models.map(({ record }) => requestAt(requests, record.started) || rebuiltRequest(log, step)).map((request) => request && html`
       <${Block} title=${`What the model was sent (+ is new, ${counted(request.messages.length, "message")}${request.rebuilt ? ", reconstructed" : ""})`} text=${requestText(request)} copy=${copy} />
       ${request.rebuilt && html`<p class="hint">Without prompt and tools: set record_requests.</p>`}`)}`;

@@ -95,6 +95,9 @@ export const wordOf = (state) => (STATES[state] || [state, state])[1];
 /** Return a name of the code as words. */
 export const words = (name) => name.toLowerCase().replaceAll("_", " ");
 
+/** Return a text of at most a number of characters, ending in `…` if it was cut. */
+export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
 /** Return a number of things in words. */
 export const counted = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 

@@ -14,11 +14,14 @@ export function nameOf(bar) {
   return bar.open ? "working" : bar.model?.record.purpose === "plan" ? "model" : bar.model?.record.purpose || "model";
 }
 
+/** Return the pixels that a bar needs to show its name inside. */
+export const nameLength = (bar) => nameOf(bar).length * 6.8 + 30;
+
 /** Return from where to where a bar and its name reach, in pixels; a name stands beside a bar that is too short for it. */
 function extentOf(bar, at, end) {
   const x = at(bar.from);
   const right = x + Math.max(6, at(bar.to) - x);
-  const length = nameOf(bar).length * 6.8 + 30;
+  const length = nameLength(bar);
   if (right - x >= Math.min(length, WIDE)) return [x, right];
   return right + length <= end ? [x, right + length] : [x - length, right];
 }

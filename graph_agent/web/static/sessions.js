@@ -1,6 +1,6 @@
 // Lists the sessions: searched, filtered and summed up; tells a person, who asks for it, of one that waits.
-import { get, ApiError } from "./api.js";
-import { counted, duration, html, Status, Still, visible } from "./html.js";
+import { get, ApiError, storedPerson, storePerson } from "./api.js";
+import { counted, duration, html, short, Status, Still, visible } from "./html.js";
 
 const RETRY_MS = 4000;
 const LOOK_MS = 10_000;
@@ -8,10 +8,16 @@ const NOTIFY = "graph-agent-notify";
 const STATES = ["waiting", "running", "interrupted", "completed", "failed", "aborted", "round_limit", "turn_limit"];
 const inUrl = encodeURIComponent;
 
+const ageOf = (updated) => (Date.now() - Date.parse(updated) < 6e4 ? "just now" : duration(Date.now() - Date.parse(updated)));
+const isFork = ({ id, forked_from: origin }) => Boolean(origin) || id.includes("-fork-");
+
+/** Return the words for a session among those with the same origin. */
+export const branchLabel = (one) => [short(one.title || one.id, 40), isFork(one) && "fork", ageOf(one.updated_at)].filter(Boolean).join(" · ");
+
 /** Return the age of a listed session, and its messages, model calls and cost, each only if its number is stored. */
 const factsOf = ({ updated_at: updated, messages, model_calls: calls, cost }) =>
   [
-    duration(Math.max(6e4, Date.now() - Date.parse(updated))),
+    ageOf(updated),
     messages != null && counted(messages, "message"),
     calls != null && counted(calls, "model call"),
     cost > 0 && `cost ${cost.toPrecision(2)}`,
@@ -49,7 +55,11 @@ export class SessionList extends Still {
     const after = more && this.state.next ? `&after=${inUrl(this.state.next)}` : "";
     const listed = (this.listed += 1);
     try {
-      const { sessions, next } = await get(`/memory/summaries?limit=50${after}${this.query}`);
+      const { sessions, next, person } = await get(`/memory/summaries?limit=50${after}${this.query}`);
+      if (person !== storedPerson()) {
+        storePerson(person);
+        this.props.named();
+      }
       if (listed !== this.listed) return;
       this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next });
       this.report(sessions);
@@ -58,6 +68,18 @@ export class SessionList extends Still {
       if (error.status >= 400 && error.status < 429) return this.props.fail(error);
       setTimeout(() => listed === this.listed && this.list(), RETRY_MS);
     }
+  }
+
+  /** Return the title of a listed session; undefined if it is not listed. */
+  titleOf(id) {
+    return this.state.sessions.find((one) => one.id === id)?.title;
+  }
+
+  /** Return what marks a fork in the list. */
+  forkMark(one) {
+    if (!isFork(one)) return "";
+    const origin = one.forked_from || one.id.split("-fork-")[0];
+    return html` · <span title=${`A copy of ${this.titleOf(origin) || origin}`}>fork</span>`;
   }
 
   /** List again soon, once for several changes. */
@@ -134,7 +156,7 @@ export class SessionList extends Still {
       ${this.filters(state)}
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null} onClick=${pick}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><${Status} ...${one} />${factsOf(one).map((fact) => html` · <span>${fact}</span>`)}</small>
+        <small><${Status} ...${one} />${this.forkMark(one)}${factsOf(one).map((fact) => html` · <span>${fact}</span>`)}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search || Object.values(filters).some(Boolean) ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
