@@ -97,10 +97,11 @@ async def fork_session(
     left_out = _ran(after)
     if seq >= 0:
         await copy_session(saver, session_id, fork_id, seq)
-    calls = [_recorded(each) for each in left_out]
+    parent = session_id if origin is None else origin
+    calls = [_recorded(each, parent) for each in left_out]
     # A fork of a fork leaves out what the first one did: its own event comes after the place.
     calls = [*(call for entry in after if entry["type"] == "fork" for call in entry["calls"]), *calls]
-    fields = {"origin": session_id if origin is None else origin, "by": person_of(by), "calls": calls}
+    fields = {"origin": parent, "by": person_of(by), "calls": calls}
     await store_note(saver, store, fork_id, new_note("fork", fields))
     return left_out
 
@@ -189,7 +190,13 @@ def _ran(events: Sequence[StoredEvent]) -> list[LeftOut]:
     return list(found.values())
 
 
-def _recorded(call: LeftOut) -> LeftOutCall:
-    """Return a call as the `fork` event has it: with a hash of its arguments in place of them."""
-    made = fingerprint({"id": call["id"], "name": call["name"], "arguments": call["arguments"]})
-    return {"id": call["id"], "name": call["name"], "fingerprint": made, "step": call["step"], "status": call["status"]}
+def _recorded(call: LeftOut, session: str) -> LeftOutCall:
+    """Return a call of a session as the `fork` event has it: with a hash of its arguments in place of them."""
+    return {
+        "session": session,
+        "id": call["id"],
+        "name": call["name"],
+        "fingerprint": fingerprint({"id": call["id"], "name": call["name"], "arguments": call["arguments"]}),
+        "step": call["step"],
+        "status": call["status"],
+    }

@@ -195,7 +195,10 @@ def test_a_step_is_forked_and_its_branches_are_compared(page: Page, travel: Serv
     origin = page.url.partition("#")[2]
 
     page.get_by_role("button", name=re.compile("^delegate_to_guide")).last.click()
-    page.get_by_role("button", name="Fork after this step").click()
+    # A person rejected one booking, and the other one ran.
+    page.once("dialog", lambda dialog: dialog.accept())
+    with page.expect_event("dialog") as asked:
+        page.get_by_role("button", name="Fork after this step").click()
     expect(page.get_by_role("status")).to_have_text("interrupted", timeout=DONE_MS)
     expect(page.locator(".time > .axis")).not_to_contain_text("working")
     page.get_by_role("button", name="Resume").click()
@@ -206,6 +209,7 @@ def test_a_step_is_forked_and_its_branches_are_compared(page: Page, travel: Serv
     rows = comparison.locator("tbody tr")
     expect(rows.nth(1)).to_have_text("Steps44")
     expect(rows.nth(2)).to_have_text("Calls8, 1 failed8, 1 failed")
+    assert "After this step, the session made 1 call with side effects:" in asked.value.message
     # The branch has approved what its origin rejected.
     sides = [page.locator(".time > .axis"), comparison.locator(".axis")]
     assert [side.locator(".bar.denied").count() for side in sides] == [0, 1]

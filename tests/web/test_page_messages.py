@@ -202,13 +202,13 @@ def answered(page: Page, button: str, *, accepts: bool) -> str:
 def test_a_person_is_asked_before_a_call_with_side_effects_may_be_made_again(page: Page, travel: Served) -> None:
     page.goto(travel.url)
     send(page, '!call [["echo", {"text": "paid"}]]')
-    completed(page, "I have the results.")
+    completed(page, "Done: 1 results.")
     origin = page.url
     question = answered(page, "Regenerate", accepts=False)
     kept = page.url
     repeated = answered(page, "Regenerate", accepts=True)
     expect(page).not_to_have_url(origin)
-    completed(page, "I have the results.")
+    completed(page, "Done: 1 results.")
 
     expect(page.locator(".sessions li").first).to_contain_text("fork")
     assert (question, kept, repeated) == (
@@ -267,8 +267,8 @@ def test_the_details_of_a_model_call_name_an_image_in_place_of_its_bytes(page: P
     completed(page, "You sent: text, image")
     page.locator(".bar.model").last.click()
 
-    expect(page.get_by_label("Details")).to_contain_text(re.compile(r"image/png, 10 kB"))
-    expect(page.get_by_label("Details")).not_to_contain_text("iVBORw0KGgo")
+    expect(page.locator(".detail")).to_contain_text(re.compile(r"image/png, 10 kB"))
+    expect(page.locator(".detail")).not_to_contain_text("iVBORw0KGgo")
 
 
 def test_the_newest_message_is_changed_in_a_fork(page: Page, travel: Served) -> None:

@@ -30,11 +30,11 @@ class HeldCall(TracedCall):
     allowed_decisions: list[DecisionType]
     """The decisions that the call's policy allows; at least one."""
     description: NotRequired[str]
-    """Text for the person: that of the policy, and a sentence if an equal call was made before and its outcome is
-    unknown. Absent if there is none."""
+    """Text for the person: that of the policy, and a sentence if the call may repeat the effect of an earlier one.
+    Absent if there is none."""
     uncertain: NotRequired[bool]
-    """True if an equal call was made before and its outcome is unknown, so that no standing approval covers this one;
-    absent otherwise."""
+    """True if the call may repeat the effect of an earlier one, so that no standing approval covers it: an equal call
+    has an unknown outcome, or ran in the session from which this one is forked. Absent otherwise."""
 
 
 class ActionRequest(TypedDict):
@@ -77,7 +77,7 @@ class ApprovalRequest(TypedDict):
     Absent unless the agent traces origins.
     """
     uncertain: NotRequired[list[bool]]
-    """For each call, whether an equal call was made before and its outcome is unknown; absent if none was."""
+    """For each call, whether it may repeat the effect of an earlier one; absent if none may."""
     error: NotRequired[str]
     """Why the previous answer was not accepted; absent for the first request."""
 

@@ -58,6 +58,8 @@ class PlannedCall(TypedDict):
 class LeftOutCall(TypedDict):
     """A call that a fork leaves out, although it ran or may have run in the session that was copied."""
 
+    session: str
+    """Id of the session in which it ran: the copied one, or the origin of that one if it is a fork itself."""
     id: str
     """Id of the call in that session."""
     name: str

@@ -1,7 +1,8 @@
-"""Marks the calls of an approval request that equal an earlier call of the session whose outcome is unknown.
+"""Marks the calls of an approval request that may repeat the effect of an earlier call.
 
-The outcome of a call is unknown after a crash, an abort, a timeout or a lost server. A person decides on an equal call
-knowingly: the request states the earlier call, and no standing approval covers the new one.
+The earlier call has an unknown outcome, as after a crash, an abort, a timeout or a lost server; or the session is a
+fork that leaves the call out (see `session.forks`). A person decides on an equal call knowingly: the request states the
+earlier call, and no standing approval covers the new one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ from graph_agent.core.state.schema import LoopState, UncertainCalls
 
 _MADE_BEFORE = "An equal call ({}) was made before, and its outcome is unknown: it may have taken effect."
 """Sentence for the reviewer; the field is the id and the step of the earlier call."""
+_LEFT_OUT = {
+    "success": "An equal call ({id}, step {step}) succeeded in the session {session!r}, from which this one is forked.",
+    "unknown": "An equal call ({id}, step {step}) was made in the session {session!r}, from which this one is forked, "
+    "and its outcome is unknown: it may have taken effect.",
+}
+"""Status of a call that a fork leaves out → sentence for the reviewer."""
 _EARLIER = " of an earlier message"
 """Follows the step of a call that an earlier message asked for."""
 
@@ -34,7 +41,7 @@ _EARLIER = " of an earlier message"
 def mark_uncertain_calls(
     held: Sequence[HeldCall], loop: LoopState, stored: Sequence[StoredEvent], new: Sequence[StoredEvent], tools: Toolbox
 ) -> list[HeldCall]:
-    """Return the calls for an approval request; those that equal a call with an unknown outcome are marked.
+    """Return the calls for an approval request; those that may repeat the effect of an earlier call are marked.
 
     Such a call is `uncertain`, and its description ends with a sentence about the newest equal call. Only calls that
     may write are marked. Equal calls have the same name and equal canonical arguments.
@@ -94,20 +101,22 @@ def _is_uncertain(call: HeldCall) -> bool:
 
 
 def _marked(call: HeldCall, loop: LoopState, tools: Toolbox) -> HeldCall:
-    """Return a call, marked if it may write and equals a call with an unknown outcome."""
-    if not tools.writes(call["name"]) or not (found := loop["uncertain"]["calls"]):
+    """Return a call, marked if it may write and may repeat the effect of an earlier call."""
+    if not tools.writes(call["name"]) or not ((found := loop["uncertain"])["calls"] or "left_out" in found):
         return call
-    made = found.get(fingerprint({"id": call["id"], "name": call["name"], "arguments": call["arguments"]}))
-    if made is None:
+    key = fingerprint({"id": call["id"], "name": call["name"], "arguments": call["arguments"]})
+    made = found["calls"].get(key)
+    sentence = found.get("left_out", {}).get(key) if made is None else _MADE_BEFORE.format(made)
+    if sentence is None:
         return call
-    sentence, text = _MADE_BEFORE.format(made), call.get("description", "")
+    text = call.get("description", "")
     # A request that is repeated may have the sentence already.
     described = text if text.endswith(sentence) else f"{text}\n{sentence}".strip()
     return {**call, "description": described, "uncertain": True}
 
 
 def _uncertain(loop: LoopState, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> UncertainCalls:
-    """Return the calls of a session with an unknown outcome, up to its newest event.
+    """Return the calls of a session with an unknown outcome, and those that a fork leaves out, up to its newest event.
 
     The outcome is unknown for the status `unknown`, and for a timed-out write. Events that `loop["uncertain"]` includes
     are not read again, except for the calls of newer results.
@@ -116,6 +125,7 @@ def _uncertain(loop: LoopState, stored: Sequence[StoredEvent], new: Sequence[Sto
     known = loop.get("uncertain", nothing)
     count = len(stored) + len(new)
     found: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     ids: set[str] = set()
     earlier = ""
     for at, entry in zip(range(count - 1, -1, -1), chain(reversed(new), reversed(stored)), strict=True):
@@ -126,6 +136,9 @@ def _uncertain(loop: LoopState, stored: Sequence[StoredEvent], new: Sequence[Sto
             timed_out = entry["status"] == "error" and effect_text(writes=True) in text_of(entry["content"])
             if at >= known["read"] and (timed_out or entry["status"] == "unknown"):
                 ids.add(entry["id"])
+        elif entry["type"] == "fork" and at >= known["read"]:
+            for made in reversed(entry["calls"]):
+                left_out.setdefault(made["fingerprint"], _LEFT_OUT[made["status"]].format_map(made))
         elif entry["type"] == "user_message" or (entry["type"] == "plan" and entry["step"] <= 1):
             earlier = _EARLIER
         elif ids and (call := call_of(entry)) is not None and call["id"] in ids:
@@ -135,4 +148,7 @@ def _uncertain(loop: LoopState, stored: Sequence[StoredEvent], new: Sequence[Sto
     before = {
         key: f"{made.removesuffix(_EARLIER)}{earlier}" if earlier else made for key, made in known["calls"].items()
     }
-    return {"read": count, "calls": {**before, **found}}
+    uncertain: UncertainCalls = {"read": count, "calls": {**before, **found}}
+    if left_out := {**known.get("left_out", {}), **left_out}:
+        uncertain["left_out"] = left_out
+    return uncertain

@@ -135,13 +135,17 @@ class RecalledFacts(TypedDict):
 
 
 class UncertainCalls(TypedDict):
-    """The calls of the session whose outcome is unknown, as of its newest approval request."""
+    """The calls whose repetition a reviewer decides on knowingly, as of the session's newest approval request: those
+    with an unknown outcome, and those that a fork leaves out.
+    """
 
     read: int
     """Number of the session's events that were read."""
     calls: dict[str, str]
-    """Fingerprint of a call (a hash of name and arguments) → its id and step, and whether an earlier message asked for
-    it."""
+    """Fingerprint of a call (a hash of name and arguments) with an unknown outcome → its id and step, and whether an
+    earlier message asked for it."""
+    left_out: NotRequired[dict[str, str]]
+    """Fingerprint of a call that a fork leaves out → a sentence about it; absent if there is none."""
 
 
 class Position(TypedDict):

@@ -48,6 +48,7 @@ _APIS = {
     "graph_agent.interfaces.server.anthropic_messages": ("/v1/messages",),
     "graph_agent.interfaces.server.facts": ("/memory/facts",),
     "graph_agent.interfaces.server.sessions": ("/sessions", "/memory/"),
+    "graph_agent.interfaces.server.forks": ("/sessions",),
     "graph_agent.interfaces.server.feedback": ("/sessions",),
     "graph_agent.interfaces.server.session_queue": ("/sessions",),
     "graph_agent.interfaces.server.titles": ("/sessions",),

@@ -6,12 +6,11 @@ A *caller* is the owner of an API key; the thread of a session contains the call
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from langgraph.types import Command, StateSnapshot
@@ -51,11 +50,6 @@ from graph_agent.session.open_input import is_begun, is_feedback
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 
-if TYPE_CHECKING:
-    from graph_agent.session.forks import LeftOut
-
-FORK = "-fork-"
-"""Part of the id of a forked session, between the id of the session that was copied and a random text."""
 _ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
 SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
@@ -342,57 +336,6 @@ class Sessions:
         assert run.input.state is not None, "a run that reaches its end reads its state"
         return await self._info(session_id, run.input.state)
 
-    async def left_out(self, session_id: str, seq: int) -> list[LeftOut]:
-        """Return the calls that a fork of a session would leave out, oldest first, without those that only read.
-
-        Args:
-            session_id: The session.
-            seq: Index of the last event that would be copied; -1 for none.
-        """
-        # Imported here: it loads the code of exports.
-        from graph_agent.session.forks import left_out_calls
-
-        await self._check(session_id)
-        thread = self._caller.thread(session_id)
-        return self._writing(await left_out_calls(self._host.saver, self._host.store, thread, seq))
-
-    def _writing(self, calls: Iterable[LeftOut]) -> list[LeftOut]:
-        """Return the calls that may have side effects."""
-        return [call for call in calls if self._host.kept.builder.writes(call["name"])]
-
-    async def fork(self, session_id: str, seq: int) -> tuple[str, list[LeftOut]]:
-        """Copy a session, up to the end of a step, to a new session; return the id of the new one, and the calls that
-        it leaves out (see `left_out`).
-
-        Args:
-            session_id: The session to copy.
-            seq: Index of the last event of the step; -1 to copy nothing.
-
-        Raises:
-            ProblemError: The event does not end a step (`conflict`).
-        """
-        # Imported here: it loads the code of exports.
-        from graph_agent.session.forks import fork_session
-
-        await self._check(session_id)
-        # A fork of a fork keeps the name of the origin, so that ids do not grow.
-        stem = session_id.partition(FORK)[0][: 128 - len(FORK) - 8]
-        fork_id = f"{stem}{FORK}{secrets.token_hex(4)}"
-        thread, fork = self._caller.thread(session_id), self._caller.thread(fork_id)
-        try:
-            calls = await fork_session(
-                self._host.saver,
-                self._host.store,
-                thread,
-                fork,
-                seq,
-                origin=session_id,
-                by=self._caller.person,
-            )
-        except InputError as error:
-            raise ProblemError("conflict", str(error).replace(repr(thread), repr(session_id)), param="seq") from None
-        return fork_id, self._writing(calls)
-
     async def delete(self, session_id: str) -> None:
         """Delete a session with those of its background tasks.
 
@@ -453,16 +396,6 @@ class Answer(SessionBody):
     """An answer to a session's open interrupts."""
 
     answer: Any = Field(None, description="The answer, or interrupt id → answer; absent after a stop or a crash.")
-
-
-class ForkPoint(BaseModel):
-    """The end of a step of a session."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    seq: int = Field(
-        ge=-1, le=2**31, description="Index of the last event of the step; -1 to begin before the first message."
-    )
 
 
 def sessions_of_caller(sender: Sender, server: RequestServices) -> Sessions:
@@ -616,28 +549,6 @@ async def abort_session(session_id: SessionId, caller_sessions: CallerSessions) 
     `accepted` is false if there was nothing to stop.
     """
     return models.Accepted(accepted=await (await caller_sessions.session(session_id)).abort())
-
-
-@router.post("/sessions/{session_id}/fork", status_code=201)
-async def fork_session(session_id: SessionId, body: ForkPoint, caller_sessions: CallerSessions) -> models.ForkedSession:
-    """Copy a session up to the end of a step to a new session, which can be resumed or receive another input.
-
-    `left_out` has the calls after the step that may have side effects, and that succeeded or may have taken effect. A
-    run of the new session may make them again.
-    """
-    fork_id, left_out = await caller_sessions.fork(session_id, body.seq)
-    return models.ForkedSession(id=fork_id, left_out=[models.LeftOutCall(**call) for call in left_out])
-
-
-@router.get("/sessions/{session_id}/fork")
-async def preview_fork(
-    session_id: SessionId,
-    caller_sessions: CallerSessions,
-    seq: Annotated[int, Query(ge=-1, le=2**31, description="Index of the last event that the fork would copy.")],
-) -> models.LeftOutCalls:
-    """Return the calls that a fork would leave out, without forking, so that a person can be asked first."""
-    left_out = await caller_sessions.left_out(session_id, seq)
-    return models.LeftOutCalls(left_out=[models.LeftOutCall(**call) for call in left_out])
 
 
 @router.post("/sessions/{session_id}/resume")

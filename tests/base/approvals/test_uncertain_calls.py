@@ -19,6 +19,7 @@ from graph_agent.approvals import HeldCall, approve, reject
 from graph_agent.base.approvals.requests import calls_of_request, request_of
 from graph_agent.base.approvals.text import question_text
 from graph_agent.marks import Marks, marked
+from graph_agent.session.forks import fork_session
 from tests.support.agents import asks
 
 SENT = asks(("a", "send", {"to": "ada", "cents": 5}))
@@ -34,6 +35,7 @@ class Process:
 
     def __init__(self, *script: str | AIMessage, marks: Marks | None = None, mode: Any = None, **config: Any) -> None:
         self.started = asyncio.Event()
+        self.saver = InMemorySaver()
 
         async def send(to: str, cents: int) -> str:
             """Send money."""
@@ -54,7 +56,7 @@ class Process:
             tools,
             hooks=hooks,
             config=LoopConfig(**config),
-            checkpointer=InMemorySaver(),
+            checkpointer=self.saver,
         )
 
     @cached_property
@@ -99,6 +101,19 @@ async def test_a_call_of_an_earlier_message_is_named() -> None:
     session = await Process(asks(AGAIN)).lost()
 
     assert descriptions(await session.run("Try again.")) == [MADE_BEFORE.format(" of an earlier message")]
+
+
+async def test_a_lost_call_that_a_fork_leaves_out_is_named() -> None:
+    process = Process(asks(AGAIN))
+    await process.lost()
+    await fork_session(process.saver, None, "s1", "f1", -1)
+
+    waiting = await process.agent.session("f1").run("Send 5 to Ada.")
+
+    assert descriptions(waiting) == [
+        "An equal call (a, step 1) was made in the session 's1', from which this one is forked, and its outcome is "
+        "unknown: it may have taken effect."
+    ]
 
 
 async def test_an_aborted_call_is_named() -> None:

@@ -81,16 +81,34 @@ def test_a_fork_continues_a_session_from_a_step_in_a_new_one(tmp_path: Path) -> 
 
     assert {
         "printed": (forked.returncode, forked.stdout.splitlines()[0], "Done." in forked.stdout),
+        "without a call": "may make it again" in forked.stderr,
         "events": [each["type"] for each in events][:6],
         "paid": (folder / "paid.txt").read_text(),
         "old": run_cli(folder, "events", "s", "--json").stdout == before,
         "refused": (whole.returncode, "Nothing comes before step 1 of input 1" in whole.stderr),
     } == {
         "printed": (0, "u", True),
+        "without a call": False,
         "events": ["user_message", "status", "plan", "tool_call", "tool_result", "user_message"],
         "paid": "3\n",
         "old": True,
         "refused": (2, True),
+    }
+
+
+def test_a_fork_names_the_calls_that_it_leaves_out(tmp_path: Path) -> None:
+    folder = paid(tmp_path)
+    run_cli(folder, "run", "--session", "s", "Pay 3 again.", script=[asks(("p", "pay", {"amount": 3})), "Paid."])
+
+    forked = run_cli(folder, "replay", "s", "--fork", "--input", "2", "--from", "1", "--as", "u", "Again", script=["Done."])
+    shown = run_cli(folder, "events", "u").stdout
+
+    assert {
+        "warned": " ".join(forked.stderr.split()),
+        "recorded": "of s by user, without pay success" in " ".join(shown.split()),
+    } == {
+        "warned": 'warning: Step 1 of s: pay {"amount":3} succeeded; u leaves it out, and may make it again.',
+        "recorded": True,
     }
 
 
