@@ -27,6 +27,7 @@ from graph_agent.base.history.events import DelegationResponseEvent as Delegatio
 from graph_agent.base.history.events import ErrorEvent as ErrorEvent
 from graph_agent.base.history.events import Event as Event
 from graph_agent.base.history.events import FeedbackEvent as FeedbackEvent
+from graph_agent.base.history.events import ForkEvent as ForkEvent
 from graph_agent.base.history.events import HookEvent as HookEvent
 from graph_agent.base.history.events import LimitEvent as LimitEvent
 from graph_agent.base.history.events import LoopDetectedEvent as LoopDetectedEvent

@@ -299,4 +299,4 @@ def test_a_key_is_asked_for_and_stays_in_its_tab(page: Page, tmp_path: Path) -> 
         asked = other.get_by_label("API key")
         asked.wait_for()
 
-    assert (stored, asked.input_value(), os.fspath(page.url).count(KEY)) == ([[KEY], 0, ""], "", 0)
+    assert (stored, asked.input_value(), os.fspath(page.url).count(KEY)) == ([[KEY, "ana"], 0, ""], "", 0)

@@ -267,7 +267,8 @@ def test_the_details_of_a_model_call_name_an_image_in_place_of_its_bytes(page: P
     completed(page, "You sent: text, image")
     page.locator(".bar.model").last.click()
 
-    expect(page.locator(".detail")).to_contain_text(re.compile(r"image/png, 10 kB"))
+    # Parts of the bytes that could be secrets are masked in the recorded request, so that their number is not known.
+    expect(page.locator(".detail")).to_contain_text("(image/png)")
     expect(page.locator(".detail")).not_to_contain_text("iVBORw0KGgo")
 
 

@@ -39,12 +39,16 @@ export const attachmentsIn = (content) => (Array.isArray(content) ? content.filt
 
 const DATA_URL = /^data:([^;,]*)[^,]*;base64,/;
 const BASE64 = /^[A-Za-z0-9+/_-]{100,}={0,2}$/;
+// A recorded request has no long parts that could be secrets, so that the size of a file is not known.
+const MASKED = /^[A-Za-z0-9+/_-]*\*{3}[A-Za-z0-9+/_*-]*={0,2}$/;
 
 /** Return the kind and the size of a file in base64 as text; a text that is none, or short, is returned unchanged. */
 function fileText(text, kind) {
   const url = DATA_URL.exec(text);
+  const known = url?.[1] || kind;
+  if (known && MASKED.test(text.slice(url?.[0].length || 0))) return `(${known})`;
   if (!url && !BASE64.test(text)) return text;
-  return `(${url?.[1] || kind || "file"}, ${sizeOf(((text.length - (url?.[0].length || 0)) * 3) / 4)})`;
+  return `(${known || "file"}, ${sizeOf(((text.length - (url?.[0].length || 0)) * 3) / 4)})`;
 }
 
 /** Return content blocks with the kind and the size of each file in place of its bytes; text stays. */

@@ -1,4 +1,5 @@
 // Computes the geometry of an input's time axis: columns of steps, lanes of calls, and the lines of their needs.
+import { signOf } from "./html.js";
 
 export const LANE = 26;
 const HEAD = 40;
@@ -14,19 +15,37 @@ export function nameOf(bar) {
   return bar.open ? "working" : bar.model?.record.purpose === "plan" ? "model" : bar.model?.record.purpose || "model";
 }
 
-/** Return the pixels that a bar needs to show its name inside. */
-export const nameLength = (bar) => nameOf(bar).length * 6.8 + 30;
+const lengths = new Map();
+let ruler;
+
+/** Return the pixels that a text is wide on a bar; the number of characters tells it to a third only. */
+export function lengthOfText(text, pixels = 12) {
+  const key = `${pixels} ${text}`;
+  if (!lengths.has(key)) {
+    ruler ??= document.createElement("canvas").getContext("2d");
+    ruler.font = `${pixels}px ${getComputedStyle(document.body).fontFamily}`;
+    if (lengths.size > 5000) lengths.clear();
+    lengths.set(key, ruler.measureText(text).width);
+  }
+  return lengths.get(key);
+}
+
+/** Return the pixels that the name of a bar needs, with the sign of a call's state. */
+export const nameLength = (bar) => Math.ceil(lengthOfText(nameOf(bar)) + (bar.call ? lengthOfText(signOf(bar.call.state)) + 4 : 0)) + 1;
+
+/** Return the pixels for a name inside a bar. */
+export const innerLength = (width) => Math.max(0, width - 8);
 
 /** Return from where to where a bar and its name reach, in pixels; a name stands beside a bar that is too short for it. */
 function extentOf(bar, at, end) {
   const x = at(bar.from);
   const right = x + Math.max(6, at(bar.to) - x);
-  const length = nameLength(bar);
+  const length = nameLength(bar) + 8;
   if (right - x >= Math.min(length, WIDE)) return [x, right];
   return right + length <= end ? [x, right + length] : [x - length, right];
 }
 
-const lengthOf = (waits) => waits.reduce((sum, [from, to]) => sum + to - from, 0);
+const durationOf = (waits) => waits.reduce((sum, [from, to]) => sum + to - from, 0);
 
 /** Return the intervals of a step in which it waited for a person. */
 const waitsOf = (step, now) => joined(step.calls.flatMap((call) => call.waits.map((wait) => [wait.from, wait.to ?? now])));
@@ -54,7 +73,7 @@ function joined(waits) {
 
 /** Return the function from a time in a column to a position from 0 to 1: linear, with waits shortened. */
 function scaleOf(begin, end, waits) {
-  const waited = lengthOf(waits);
+  const waited = durationOf(waits);
   const active = Math.max(end - begin - waited, 0.001);
   const shortened = waits.length ? Math.min(waited, active) / waited || 0 : 1;
   const length = active + (waits.length ? waited * shortened : 0);
@@ -134,11 +153,11 @@ export function layout(input, viewport, zoom, now) {
   const asked = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
   const dead = steps.map(({ begin, end }) => deadWithin(input, begin, end));
   const waits = steps.map((step, n) => joined([...asked[n], ...dead[n]].map((wait) => [...wait])));
-  const lengths = steps.map(({ begin, end }, n) => {
-    const waited = lengthOf(waits[n]);
+  const weights = steps.map(({ begin, end }, n) => {
+    const waited = durationOf(waits[n]);
     return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
   });
-  const total = lengths.reduce((sum, one) => sum + one, 0) || 1;
+  const total = weights.reduce((sum, one) => sum + one, 0) || 1;
   const spare = Math.max(0, viewport - 32 - steps.length * (NARROWEST + GAP)) * zoom + (zoom - 1) * viewport;
   const columns = [];
   const bars = [];
@@ -148,7 +167,7 @@ export function layout(input, viewport, zoom, now) {
   let x = 24;
   let rows = 1;
   steps.forEach(({ step, begin, end }, n) => {
-    const width = NARROWEST + (spare * lengths[n]) / total;
+    const width = NARROWEST + (spare * weights[n]) / total;
     const scale = scaleOf(begin, end, waits[n]);
     const at = (time) => x + scale(time) * width;
     const stripes = (intervals) => intervals.map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));

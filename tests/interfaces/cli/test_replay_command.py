@@ -100,14 +100,16 @@ def test_a_fork_names_the_calls_that_it_leaves_out(tmp_path: Path) -> None:
     folder = paid(tmp_path)
     run_cli(folder, "run", "--session", "s", "Pay 3 again.", script=[asks(("p", "pay", {"amount": 3})), "Paid."])
 
-    forked = run_cli(folder, "replay", "s", "--fork", "--input", "2", "--from", "1", "--as", "u", "Again", script=["Done."])
+    forked = run_cli(
+        folder, "replay", "s", "--fork", "--input", "2", "--from", "1", "--as", "u", "Again", script=["Done."]
+    )
     shown = run_cli(folder, "events", "u").stdout
 
     assert {
         "warned": " ".join(forked.stderr.split()),
         "recorded": "of s by user, without pay success" in " ".join(shown.split()),
     } == {
-        "warned": 'warning: Step 1 of s: pay {"amount":3} succeeded; u leaves it out, and may make it again.',
+        "warned": 'warning: Step 1 of s: pay {"amount": 3} succeeded; u leaves it out, and may make it again.',
         "recorded": True,
     }
 

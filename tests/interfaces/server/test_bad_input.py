@@ -51,6 +51,7 @@ OPERATIONS = [
     "POST /sessions/{session_id}/abort",
     "POST /sessions/{session_id}/feedback",
     "POST /sessions/{session_id}/follow_up",
+    "GET /sessions/{session_id}/fork",
     "POST /sessions/{session_id}/fork",
     "POST /sessions/{session_id}/resume",
     "POST /sessions/{session_id}/revoke",
