@@ -252,7 +252,12 @@ def test_a_rating_stays_pressed_in_another_tab_and_a_rename_begins_with_the_titl
     page.reload()
     expect(page.get_by_role("button", name="Good answer")).to_have_attribute("aria-pressed", "true")
     given: list[str | None] = []
-    page.once("dialog", lambda dialog: (given.append(dialog.default_value), dialog.dismiss()))
+
+    def leave(dialog: Dialog) -> None:
+        given.append(dialog.default_value)
+        dialog.dismiss()
+
+    page.once("dialog", leave)
     page.get_by_role("button", name="Rename").click()
 
     assert given == ["one"]
@@ -260,8 +265,8 @@ def test_a_rating_stays_pressed_in_another_tab_and_a_rename_begins_with_the_titl
 
 def test_the_details_of_a_model_call_name_an_image_in_place_of_its_bytes(page: Page, travel: Served) -> None:
     page.goto(travel.url)
-    large = {**IMAGE, "buffer": PIXEL + bytes(9000)}
-    page.get_by_label("Files to attach").set_input_files([large])  # type: ignore[list-item]  # as a `FilePayload`
+    large: FilePayload = {"name": "sea.png", "mimeType": "image/png", "buffer": PIXEL + bytes(9000)}
+    page.get_by_label("Files to attach").set_input_files([large])
     expect(page.locator(".composer .attachment")).to_have_count(1)
     send(page, "two")
     completed(page, "You sent: text, image")

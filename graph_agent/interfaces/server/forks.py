@@ -67,15 +67,15 @@ async def preview_fork(
     caller_sessions: CallerSessions,
     server: RequestServices,
     seq: Annotated[int, Query(ge=-1, le=2**31, description="Index of the last event that the fork would copy.")],
-) -> models.LeftOutCalls:
+) -> models.OmittedCalls:
     """Return the calls that a fork would leave out, without forking, so that a person can be asked first."""
     # Imported here: it loads the code of exports.
     from graph_agent.session.forks import left_out_calls
 
     host, thread = server.chat.runs.host, (await caller_sessions.session(session_id)).id
-    return models.LeftOutCalls(left_out=_writing(host, await left_out_calls(host.saver, host.store, thread, seq)))
+    return models.OmittedCalls(left_out=_writing(host, await left_out_calls(host.saver, host.store, thread, seq)))
 
 
-def _writing(host: Host, calls: Iterable[LeftOut]) -> list[models.LeftOutCall]:
+def _writing(host: Host, calls: Iterable[LeftOut]) -> list[models.OmittedCall]:
     """Return the calls that may have side effects, oldest first."""
-    return [models.LeftOutCall(**call) for call in calls if host.kept.builder.writes(call["name"])]
+    return [models.OmittedCall(**call) for call in calls if host.kept.builder.writes(call["name"])]

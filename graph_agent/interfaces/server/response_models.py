@@ -282,7 +282,7 @@ class EventList(_Reply):
     )
 
 
-class LeftOutCall(_Reply):
+class OmittedCall(_Reply):
     """A call that may have side effects, after the place of a fork, that ran or may have run in the session."""
 
     id: str
@@ -295,13 +295,13 @@ class LeftOutCall(_Reply):
     """`success`, or `unknown` if it may have taken effect."""
 
 
-class LeftOutCalls(_Reply):
+class OmittedCalls(_Reply):
     """The calls that a fork leaves out, oldest first; a run of the fork may make them again."""
 
-    left_out: list[LeftOutCall]
+    left_out: list[OmittedCall]
 
 
-class ForkedSession(LeftOutCalls):
+class ForkedSession(OmittedCalls):
     """The id of a new session, and the calls that it leaves out."""
 
     id: str

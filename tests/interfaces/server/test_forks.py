@@ -82,11 +82,11 @@ def test_the_reviewer_reads_that_an_equal_call_succeeded_in_the_forked_session(h
     chat(http, of_fork, CALL)
     chat(http, unread, '!call look_up {"key": "other"}')
 
-    said = f"An equal call ({call['id']}, step 1) succeeded in the session 'origin', from which this one is forked."
+    sentence = f"An equal call ({call['id']}, step 1) succeeded in the session 'origin', from which this one is forked."
     assert (again.status_code, question(http, fork), question(http, of_fork), question(http, unread)) == (
         404,
-        said,
-        said,
+        sentence,
+        sentence,
         None,
     )
 
