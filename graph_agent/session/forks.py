@@ -22,8 +22,8 @@ from graph_agent.base.history.call_events import call_of
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import LeftOutCall
 from graph_agent.base.inbox import new_note
+from graph_agent.core.extensions.output import effect_text
 from graph_agent.core.state.lengths import lengths_of
-from graph_agent.core.tools.output import effect_text
 from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.feedback import person_of, store_note
 from graph_agent.session.importing import read_history

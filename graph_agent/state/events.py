@@ -35,7 +35,6 @@ from graph_agent.base.history.events import MiddlewareEvent as MiddlewareEvent
 from graph_agent.base.history.events import ModelRequestEvent as ModelRequestEvent
 from graph_agent.base.history.events import PlanEvent as PlanEvent
 from graph_agent.base.history.events import PlannedCall as PlannedCall
-from graph_agent.base.history.events import Purpose as Purpose
 from graph_agent.base.history.events import Rating as Rating
 from graph_agent.base.history.events import RecallEvent as RecallEvent
 from graph_agent.base.history.events import RenameEvent as RenameEvent
@@ -56,5 +55,6 @@ from graph_agent.base.history.events import is_own as is_own
 from graph_agent.base.history.events import read_events as read_events
 from graph_agent.base.history.events import seconds_since as seconds_since
 from graph_agent.base.history.plan_parts import ModelCallRecord as ModelCallRecord
+from graph_agent.base.history.plan_parts import Purpose as Purpose
 
 __all__ = []

@@ -490,6 +490,6 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
         ran = {"success": "succeeded", "unknown": "may have taken effect"}
         return [
             f"Step {call['step']} of {session}: {call['name']} {short_json(call['arguments'])} {ran[call['status']]}; "
-            f"{fork_id} leaves it out, and may make it again."
+            "the fork may make it again."
             for call in left_out
         ]

@@ -109,7 +109,7 @@ def test_a_fork_names_the_calls_that_it_leaves_out(tmp_path: Path) -> None:
         "warned": " ".join(forked.stderr.split()),
         "recorded": "of s by user, without pay success" in " ".join(shown.split()),
     } == {
-        "warned": 'warning: Step 1 of s: pay {"amount": 3} succeeded; u leaves it out, and may make it again.',
+        "warned": 'warning: Step 1 of s: pay {"amount": 3} succeeded; the fork may make it again.',
         "recorded": True,
     }
 

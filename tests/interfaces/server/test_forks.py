@@ -36,7 +36,7 @@ def looked_up(http: Any, session: str) -> dict[str, Any]:
     return {"id": call["id"], "name": "look_up", "arguments": {"key": "k"}, "step": 1, "status": "success"}
 
 
-def question(http: Any, session: str) -> str | None:
+def question(http: Any, session: str) -> Any:
     """The description of the call that waits in a session."""
     [waiting] = http.get(f"/sessions/{session}").json()["interrupts"]
     return waiting["value"]["action_requests"][0].get("description")
