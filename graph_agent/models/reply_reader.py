@@ -30,7 +30,9 @@ class ReplyReader:
         self._by_chunk = False
 
     def receive(self, message: BaseMessage) -> None:
-        """Correct the next chunk in place."""
+        """Correct the next chunk in place: assign the fragments of calls to their calls, replace usage totals by
+        differences, and sanitize the texts.
+        """
         self._by_chunk = True
         if isinstance(message, AIMessageChunk):
             if message.tool_call_chunks or message.additional_kwargs:

@@ -313,7 +313,9 @@ class _Prediction:
             self._speculation.add_cost(self.source, self.cost - self._counted_cost)
 
     def fits(self, request: NextRequest) -> bool:
-        """Whether a request differs from the predicted one by the pending result only."""
+        """Whether a request is the predicted one: its conversation differs by the pending result only, and step,
+        withheld tools and settings are the same.
+        """
         before = self._task.state["messages"]
         start, added = request.conversation[: len(before)], request.conversation[len(before) :]
         own = {id_: each.message.content for id_, each in self._request.results.items()}

@@ -214,7 +214,11 @@ class PredictedRequest:
         return without_echoes(planned, deps.toolbox.schemas, messages)
 
     def _read(self, request: NextRequest, reply: AIMessage, schema: type[PlanningResult]) -> Planned:
-        """Return the structured plan in a reply."""
+        """Return the structured plan in a reply.
+
+        Raises `UselessReplyError` for a refusal, an invalid plan, a plan that ends planning or has no calls, and one
+        that needs the pending result.
+        """
         earlier, pending = request.earlier, plan_id_of(self.pending)
         if refusal_text(reply, visible=False) is not None:
             raise UselessReplyError
@@ -229,7 +233,10 @@ class PredictedRequest:
         return planned_of(reply, plan, calls, self.usage, request.planner, "")
 
     async def _calls(self, request: NextRequest, tail: Sequence[AnyMessage]) -> Planned:
-        """Ask for native calls, or calls in text."""
+        """Ask for native calls, or calls in text.
+
+        Raises `UselessReplyError` for a refusal, a reply without calls, and a reply whose calls cannot all be used.
+        """
         try:
             planned = await self._ask_for_calls(request, tail, StreamWatch())
         except RefusedError as refused:

@@ -84,7 +84,7 @@ def _received(part: Part) -> Any:
 
 
 def _restore_integers(value: Any) -> Any:
-    """Convert integral floats in a JSON value to integers."""
+    """Convert integral floats up to 2⁵³ in a JSON value to integers."""
     # A2A carries data as protobuf's `Value`, which has floats only.
     if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_EXACT:
         return int(value)
