@@ -48,7 +48,7 @@ NOT_RUN = {
     "needs the servers": 1,
     "needs Python 3.12, PostgreSQL and Redis": 1,
     "needs a Restate server": 1,
-    "needs LangGraph's server": 1,
+    "needs LangGraph's server": 2,
     "needs Node.js; the tests run this client": 2,
     "rendered by the tests of the manifests": 3,
     "takes an hour": 1,
