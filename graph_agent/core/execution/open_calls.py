@@ -46,6 +46,7 @@ from graph_agent.core.execution.ledger import (
 from graph_agent.core.state.messages import is_settled, open_calls, order_results, with_results
 from graph_agent.core.state.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.core.state.schema import LoopState
+from graph_agent.core.state.stored_messages import StoredMessages
 
 FIELDS = ("messages", "events", "ready", "loop")
 """The state fields that `current_wave` reads."""
@@ -231,7 +232,7 @@ async def settle(
         agent's `state_schema` by calls that had finished. If there is nothing to settle, the given list and two empty
         lists.
     """
-    if is_settled(messages):
+    if _is_settled(messages, task.run.stored):
         return messages, [], []
     step, writes = loop["step"], task.deps.toolbox.writes
     messages, events = results_in_order(messages, step)
@@ -280,6 +281,19 @@ async def settle(
             )
             events.append(result)
     return with_results(messages, results), events, own_writes
+
+
+def _is_settled(messages: list[AnyMessage], stored: StoredMessages | None) -> bool:
+    """Whether the conversation is settled (see `is_settled`). Stored messages that were settled at an earlier run of
+    the session are not examined.
+    """
+    if stored is None:
+        return is_settled(messages)
+    count, _ = stored.find("settled", messages)
+    if is_settled(messages[count : stored.count]):
+        count = stored.count
+        stored.facts["settled"] = messages[:count], None
+    return is_settled(messages[count:])
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:

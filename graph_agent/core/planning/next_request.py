@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
@@ -149,7 +149,7 @@ class NextRequest:
             settings=settings,
             conversation=history,
             loop=loop,
-            prepared=run.shared("prepared history", PreparedHistory),
+            prepared=run.shared("prepared history", partial(PreparedHistory, run.stored)),
             earlier=run.shared("earlier calls", EarlierCalls),
             thread_id=task.config["configurable"].get("thread_id", ""),
             session_id=run.identity.session_id,

@@ -12,6 +12,7 @@ from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.core.extensions.request_messages import with_message_text
 from graph_agent.core.planning.kept_results import KeptResults
+from graph_agent.core.runs.stored_messages import StoredMessages
 from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
 from graph_agent.core.state.schema import RequestOnlyMessages
 from graph_agent.models.prompts import Prompts
@@ -22,10 +23,15 @@ from graph_agent.models.wire.parsing.calls import UNFINISHED
 class PreparedHistory:
     """Cache of one run's conversation in the form that requests send.
 
-    Each message is converted once. If a message that was converted before has been edited, all are converted again.
+    Each message is converted once, and is not examined at all if an earlier run of the session has examined the same
+    object. If a message that was converted before has been edited, all are converted again.
+
+    Args:
+        stored: What is known about the messages that the run was lent; None if it was not lent any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stored: StoredMessages | None = None) -> None:
+        self._stored = stored
         self._source: list[AnyMessage] = []
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
@@ -49,10 +55,30 @@ class PreparedHistory:
         if history[:known] != self._source:
             known, self._source, self._prepared = 0, [], SafeMessages()
             self._counted, self._tokens = 0, 0
-        for message in history[known:]:
-            self._prepared.add(sanitized(_converted(message, prompts) if _is_marked(message) else message))
-        self._source += history[known:]
+        if not known and self._stored is not None:
+            self._add_stored(history, prompts, self._stored)
+        self._add(history[len(self._source) :], prompts)
         return self._prepared
+
+    def _add(self, messages: Sequence[AnyMessage], prompts: Prompts) -> None:
+        """Convert further messages."""
+        for message in messages:
+            self._prepared.add(_prepared(message, prompts))
+        self._source += messages
+
+    def _add_stored(self, history: Sequence[AnyMessage], prompts: Prompts, stored: StoredMessages) -> None:
+        """Begin with the stored messages. Of those that an earlier run has examined, only the ones that need it are
+        converted again. What is found is recorded for the next run.
+        """
+        count, (known_for, traits, changed) = stored.find("prepared", history, (prompts, 0, []))
+        if known_for is not prompts:
+            count, traits, changed = 0, 0, []
+        self._source, self._prepared = [*history[:count]], SafeMessages(history[:count], traits=traits)
+        for at in changed:
+            self._prepared[at] = _prepared(history[at], prompts)
+        self._add(history[count : stored.count], prompts)
+        changed = [*changed, *(at for at in range(count, len(self._source)) if self._prepared[at] is not history[at])]
+        stored.facts["prepared"] = [*self._source], (prompts, self._prepared.traits, changed)
 
     def estimated_tokens(self) -> int:
         """Estimate the tokens of the messages that `of` returned last. Each message is counted once and remembered."""
@@ -73,6 +99,11 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMes
         messages += [*history[done : piece["at"]], *piece["messages"]]
         done = piece["at"]
     return [*messages, *history[done:]]
+
+
+def _prepared(message: AnyMessage, prompts: Prompts) -> AnyMessage:
+    """Return a message in the form that requests send; the same object if nothing changes."""
+    return sanitized(_converted(message, prompts) if _is_marked(message) else message)
 
 
 def _is_marked(message: AnyMessage) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from graph_agent.core.execution.overlap.speculation import Speculation
     from graph_agent.core.state.fence import DeferredWrites
     from graph_agent.core.state.schema import LoopState
+    from graph_agent.core.state.stored_messages import StoredMessages
     from graph_agent.models.stream_watch import Forwarder
 
 T = TypeVar("T")
@@ -450,6 +451,8 @@ class Run:
     """The run's queued checkpoint writes; None if each write is committed before the saver returns."""
     stored_lists: tuple[str, Mapping[str, list[Any]]] | None = None
     """Id of the newest checkpoint that the run stored, and its growing lists by channel; None before the first."""
+    stored: StoredMessages | None = None
+    """What is known about the messages that the saver lent to the run; None before, and once the run has ended."""
     is_unobserved: bool = False
     """Whether the run stores nothing and its caller does not see which node wrote which field; tracers may see it."""
     updates_only: bool = False
@@ -507,7 +510,7 @@ class Run:
             self.speculation = None
         self._held.clear()
         self._shared.clear()
-        self.stored_lists = None
+        self.stored_lists = self.stored = None
 
     def report(self, loop: LoopState, entry: StoredEvent) -> None:
         """Move to an event what no event reports yet: the model calls, from `loop`, and the speculation of the run."""

@@ -198,16 +198,19 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                         yield upgraded(found) if config is None else cast("CheckpointTuple", check(found))
                 page = page.next()
 
-    def read(at: _Address, channels: Sequence[str]) -> Generator[_Read, Any, Mapping[str, DeltaChannelHistory]]:
+    def read(
+        config: RunnableConfig, channels: Sequence[str]
+    ) -> Generator[_Read, Any, Mapping[str, DeltaChannelHistory]]:
         """Read the history of a checkpoint. While it is incomplete, read it again, up to `_MOST_READS` times or until
         two reads agree.
 
         A generator without I/O, so that the blocking and the asynchronous method share it: it yields a `_Read`, which
         names what to read, and the caller sends it the result. Returns channel → seed and writes. The writes compare
         the number of rebuilt entries with the recorded one when they are applied, and raise `DamagedSessionError` if
-        there are fewer. Raises `CheckpointRemovedError` if the checkpoint with the id `at[2]` does not exist.
+        there are fewer. Raises `CheckpointRemovedError` if the checkpoint with the id in `config` does not exist.
         """
         before: Mapping[str, int] | None = None
+        at, borrower = _address(config), cache.histories.borrower(config)
         for attempt in count():
             copied: Mapping[str, Any] = {}
             if attempt or at not in known:
@@ -219,13 +222,15 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                 break
             lengths = lengths_of(target.metadata)
             kept = None if attempt else (yield from search(at, target, channels))
-            found = (yield "work", partial(cache.histories.restore, kept)) if kept else (yield "history", None)
+            found = (
+                (yield "work", partial(cache.histories.restore, kept, borrower)) if kept else (yield "history", None)
+            )
             # The pruning may have stored full copies in the checkpoint itself before it removed the ancestors.
             found = {**found, **{name: {"seed": copied[name], "writes": []} for name in found if name in copied}}
             entries = cache.histories.count(found)
             is_whole = cache.histories.is_whole(found, entries, lengths)
             if is_whole and kept is None and cache.histories.is_long(found):
-                yield "work", partial(cache.histories.keep, target, found)
+                yield "work", partial(cache.histories.keep, target, found, borrower)
             # If the same was read twice, it is what the database holds.
             if is_whole or entries == before or attempt == _MOST_READS:
                 return checked(found, lengths, at[0])
@@ -249,7 +254,7 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         """Return a history as `get_delta_channel_history` does: run the generator `read`, and perform the reads that it
         yields with blocking calls.
         """
-        steps, result = read(_address(config), channels), cast("Any", None)
+        steps, result = read(config, channels), cast("Any", None)
         with readable(config):
             while True:
                 try:
@@ -276,7 +281,7 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         at = _address(config)
         if (own := _own_lists.get()) is not None and own[0] == at[2] and own[1].keys() >= {*channels}:
             return {name: {"seed": own[1][name], "writes": []} for name in channels}
-        steps, result = read(at, channels), cast("Any", None)
+        steps, result = read(config, channels), cast("Any", None)
         with readable(config):
             while True:
                 try:

@@ -3,10 +3,11 @@
 LangGraph stores only what each step wrote to a delta channel. A history is what the value is rebuilt from: the last
 full copy (the seed), and the values written after it.
 
-A history is kept as pickled chunks: each read returns objects of its own, so no mutation of a message reaches another
-run, and the size is exact. It extends only by writes read from the database, never by the state of a run. A checkpoint
-with ancestors never changes, except that `import --replace` may store other content under the same ids. Imported
-checkpoints have the id of their import in their metadata, which is compared.
+A history is kept as pickled chunks. A read by a run may return the objects that the session's last run had, if they
+are unchanged (see `loans`); any other read returns objects of its own, so no mutation of a message reaches another run.
+A history extends only by writes read from the database, never by the state of a run. A checkpoint with ancestors never
+changes, except that `import --replace` may store other content under the same ids. Imported checkpoints have the id of
+their import in their metadata, which is compared.
 """
 
 from __future__ import annotations
@@ -15,33 +16,43 @@ import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.base._compat.checkpoints import copied_list, delta_snapshot, replay_delta
 from graph_agent.base._internal.garbage import paused_collection
+from graph_agent.core.runs.run import handle_of
+from graph_agent.core.runs.stored_messages import Facts, StoredMessages
 from graph_agent.core.state.channels import MessagesChannel
+from graph_agent.core.state.lengths import lengths_of
+from graph_agent.storage.checkpoints.loans import Loan
 
 if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+
+    from graph_agent.core.runs.run import Run
 
     History = Mapping[str, DeltaChannelHistory]
 
 IMPORT_ID = "graph_agent_import"
 """Key in the metadata of an imported checkpoint, whose value is the id of the import."""
 MOST_BYTES = 128 * 2**20
-"""Maximum bytes of all kept histories of one saver; the least recently used are dropped first."""
+"""Maximum bytes of all kept histories of one saver, with their loans. First the loans of the least recently used ones
+are dropped, then these histories."""
 FEWEST_ENTRIES = 200
 """Number of writes and list entries from which a history is kept; a shorter one is read as fast."""
 _MOST_STEPS = 600
 """Maximum checkpoints read one by one before the whole history is read instead, if that is short."""
 _BYTES_A_STEP = 50_000
 """Bytes of a kept history whose reading takes as long as that of one checkpoint; a long history permits more steps."""
-_CHUNK = 2000
-"""Entries from which a chunk is full; other threads wait while one is pickled, about 5 ms."""
+_CHUNK = 250
+"""Entries from which a chunk is full. The newest chunk is pickled again at each input until then."""
+_LENT = 4
+"""Bytes that lent entries and the copies of their fields take in memory, for each byte of the pickled chunks."""
 _LISTS = frozenset({"messages", "events"})
 """Channels whose consecutive lists of entries are kept as one list: thousands of short lists take longer to read and to
-replay. Reducers of users' own channels may depend on where one write ends."""
+replay. Reducers of users' own channels may depend on where one write ends. Only these lists are lent."""
 
 Chunks = tuple[bytes, ...]
 """Pickled lists of values, oldest first."""
@@ -58,6 +69,8 @@ class _Checkpoint:
     """Id of the parent checkpoint; None for the first one of a thread."""
     import_id: str | None
     """Id of the import that stored it; None if a run did."""
+    messages: int
+    """Number of messages that the session has there; 0 if it was not recorded."""
 
     @classmethod
     def of(cls, found: CheckpointTuple) -> _Checkpoint:
@@ -72,6 +85,7 @@ class _Checkpoint:
             found.checkpoint["id"],
             parent.get("checkpoint_id"),
             import_id if isinstance(import_id, str) else None,
+            lengths_of(found.metadata).get("messages", 0),
         )
 
 
@@ -85,11 +99,22 @@ class _Channel:
     """The values written after it, oldest first."""
     last: int
     """Number of entries in the last chunk of `writes`; 0 without chunks."""
+    copied: int
+    """Number of entries in `copy`."""
+    loan: Loan | None = None
+    """The objects of these entries that the last run was given; None if there are none."""
+    is_lendable: bool = True
+    """Whether the entries may be lent; False once one of them could not be."""
 
     @property
     def size(self) -> int:
         """Bytes of all chunks."""
         return sum(map(len, (*(self.copy or ()), *self.writes)))
+
+    def lend(self, name: str, values: Iterable[Any], borrower: Run, before: Loan | None = None) -> _Channel:
+        """Return the channel with a loan of these values after `before`; without one, for good, if it is impossible."""
+        loan = Loan.of(name, values, borrower, before) if self.is_lendable and name in _LISTS else None
+        return replace(self, loan=loan, is_lendable=loan is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +127,23 @@ class _Kept:
     """The import that stored the checkpoint; None if a run did."""
     channels: Mapping[str, _Channel]
     """Channel → its pickled history."""
+    facts: Facts = field(default_factory=dict)
+    """What the session's runs know about the messages that they were lent."""
+
+    @property
+    def pickled(self) -> int:
+        """Bytes of the chunks of all channels."""
+        return sum(channel.size for channel in self.channels.values())
 
     @property
     def size(self) -> int:
-        """Bytes of the histories of all channels."""
-        return sum(channel.size for channel in self.channels.values())
+        """Bytes of the chunks of all channels, and of their loans, about."""
+        return self.pickled + _LENT * sum(each.size for each in self.channels.values() if each.loan is not None)
+
+    def without_loans(self) -> _Kept:
+        """Return the histories as pickled chunks only."""
+        channels = {name: replace(channel, loan=None) for name, channel in self.channels.items()}
+        return _Kept(self.id, self.import_id, channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +169,7 @@ class HistoryCache:
         self._kept: OrderedDict[tuple[str, str, tuple[str, ...]], _Kept] = OrderedDict()
         self._guard = threading.Lock()
         self.size = 0
-        """Bytes of all kept histories."""
+        """Bytes of all kept histories, with their loans."""
 
     def find(
         self, target: CheckpointTuple, channels: Sequence[str]
@@ -154,7 +191,7 @@ class HistoryCache:
             return None
         batches: list[list[tuple[str, Any]]] = []
         id_, parent_id, import_id, names = at.id, at.parent_id, at.import_id, frozenset(channels)
-        for _ in range(max(_MOST_STEPS, kept.size // _BYTES_A_STEP)):
+        for _ in range(max(_MOST_STEPS, kept.pickled // _BYTES_A_STEP)):
             if id_ == kept.id:
                 if import_id != kept.import_id:
                     return None
@@ -175,36 +212,78 @@ class HistoryCache:
             batches.append([(name, value) for _, name, value in found.pending_writes or () if name in names])
         return None
 
-    def restore(self, known: KnownHistory) -> History:
+    @staticmethod
+    def borrower(config: RunnableConfig) -> Run | None:
+        """Return the run that a read may lend objects to: that of a config, at its first read of a long history.
+
+        None for any other read, which is given objects of its own.
+        """
+        run = handle_of(config["configurable"]).run
+        return None if run is None or run.updates_only or run.stored is not None else run
+
+    def restore(self, known: KnownHistory, borrower: Run | None = None) -> History:
         """Return the history of the checkpoint that `find` was called for, and keep it in place of the ancestor's.
 
         It has the form in which a saver returns it, with empty task ids.
+
+        Args:
+            known: What `find` returned.
+            borrower: The run to lend the objects to, whose `stored` is set; None for another reader.
         """
         # Unpickling makes many objects that all live on: the garbage collector would traverse them again and again.
         with paused_collection():
-            return self._restore(known)
+            return self._restore(known, borrower)
 
-    def _restore(self, known: KnownHistory) -> History:
-        """Unpickle the kept chunks, append the newer writes, and keep the result under the checkpoint that is read.
+    def _restore(self, known: KnownHistory, borrower: Run | None) -> History:
+        """Unpickle the kept chunks that are not lent, append the newer writes, and keep the result under the checkpoint
+        that is read.
 
         Only the last chunk that is not full, and the newer writes, are pickled again.
         """
+        lent = self._lent(known.at, known.kept, borrower)
         extended: dict[str, _Channel] = {}
         history: dict[str, DeltaChannelHistory] = {}
         for name, channel in known.kept.channels.items():
-            newer, chunks = known.newer[name], [_unpickled(chunk) for chunk in channel.writes]
+            newer, loan = known.newer[name], lent.get(name)
+            if loan is not None:
+                copied, entries = loan.entries[: channel.copied], loan.entries[channel.copied :]
+                chunks = [[entries]] if entries else []
+                last = [entries[-channel.last :]] if channel.last else []
+            else:
+                copied = [entry for part in channel.copy or () for entry in _unpickled(part)]
+                chunks = [_unpickled(chunk) for chunk in channel.writes]
+                last = chunks[-1] if chunks else []
+            values = [value for chunk in (*chunks, newer) for value in chunk]
             if newer:
                 is_full = not chunks or channel.last >= _CHUNK
-                sealed, last = (channel.writes, []) if is_full else (channel.writes[:-1], chunks[-1])
+                sealed, last = (channel.writes, []) if is_full else (channel.writes[:-1], last)
                 tail, left = _pickled([*last, *newer], name)
-                channel = _Channel(channel.copy, (*sealed, *tail), left)  # noqa: PLW2901 - its newer version
+                channel = replace(channel, writes=(*sealed, *tail), last=left)  # noqa: PLW2901 - its newer version
+            if borrower is not None and self._fits(known.kept.pickled):
+                channel = channel.lend(name, newer if loan else [copied, *values], borrower, loan)  # noqa: PLW2901
             extended[name] = channel
-            values = [value for chunk in (*chunks, newer) for value in chunk]
             history[name] = {"writes": [("", name, value) for value in values]}
             if channel.copy is not None:
-                history[name]["seed"] = delta_snapshot([entry for part in channel.copy for entry in _unpickled(part)])
-        self._put(known.at, _Kept(known.at.id, known.at.import_id, extended))
+                history[name]["seed"] = delta_snapshot(copied)
+        self._put(known.at, replace(known.kept, id=known.at.id, import_id=known.at.import_id, channels=extended))
         return history
+
+    def _lent(self, at: _Checkpoint, kept: _Kept, borrower: Run | None) -> dict[str, Loan]:
+        """Return channel → loan that the borrower may use: nothing uses it, and its entries are unchanged.
+
+        Sets the borrower's `stored`.
+        """
+        if borrower is None:
+            return {}
+        with self._guard:
+            borrower.stored = StoredMessages(at.messages, kept.facts)
+            loans = [(name, channel.loan) for name, channel in kept.channels.items()]
+            claimed = {name: loan for name, loan in loans if loan is not None and loan.claim(borrower)}
+        return {name: loan for name, loan in claimed.items() if loan.is_intact()}
+
+    def _fits(self, pickled: int) -> bool:
+        """Whether a history of so many pickled bytes may be kept with loans of all its entries."""
+        return (1 + _LENT) * pickled <= self._most_bytes
 
     @staticmethod
     def count(history: History) -> dict[str, int]:
@@ -241,11 +320,16 @@ class HistoryCache:
         entries = sum(len(each["writes"]) + len(copied_list(each.get("seed")) or ()) for each in history.values())
         return entries >= FEWEST_ENTRIES
 
-    def keep(self, target: CheckpointTuple, history: History) -> None:
+    def keep(self, target: CheckpointTuple, history: History, borrower: Run | None = None) -> None:
         """Keep a complete history that the saver has returned for the checkpoint `target`.
 
         One history is kept for each thread, namespace and set of channels. Nothing is kept if that of a newer
         checkpoint is kept already, if a value cannot be pickled, or if a full copy is no list.
+
+        Args:
+            target: The checkpoint.
+            history: Its history.
+            borrower: The run that is given these objects, and whose `stored` is set; None for another reader.
         """
         at = _Checkpoint.of(target)
         with self._guard:
@@ -263,12 +347,19 @@ class HistoryCache:
                 writes, last = _pickled(values, name)
             except (pickle.PicklingError, TypeError, AttributeError):
                 return
-            channels[name] = _Channel(copy, writes, last)
-        self._put(at, _Kept(at.id, at.import_id, channels))
+            channels[name] = _Channel(copy, writes, last, len(copied))
+        new = _Kept(at.id, at.import_id, channels)
+        if borrower is not None:
+            borrower.stored = StoredMessages(at.messages, new.facts)
+            if self._fits(new.pickled):
+                for name, each in history.items():
+                    values = [copied_list(each.get("seed")) or [], *(value for _, _, value in each["writes"])]
+                    channels[name] = channels[name].lend(name, values, borrower)
+        self._put(at, new)
 
     def _put(self, at: _Checkpoint, new: _Kept) -> None:
-        """Store a kept history as the most recently used, and drop the least recently used ones above the limit of
-        bytes.
+        """Store a kept history as the most recently used. Above the limit of bytes, drop first the loans, then the
+        histories, of the least recently used ones.
 
         A history of a newer checkpoint that another thread has kept meanwhile stays instead.
         """
@@ -280,8 +371,13 @@ class HistoryCache:
             self.size += new.size - (before.size if before is not None else 0)
             self._kept[key] = new
             while self.size > self._most_bytes:
-                _, dropped = self._kept.popitem(last=False)
-                self.size -= dropped.size
+                oldest = next((at for at, kept in self._kept.items() if kept.size > kept.pickled), None)
+                if oldest is not None:
+                    dropped = self._kept[oldest]
+                    self._kept[oldest] = dropped.without_loans()
+                    self.size -= dropped.size - dropped.pickled
+                else:
+                    self.size -= self._kept.popitem(last=False)[1].size
 
 
 def _key(at: _Checkpoint, channels: Iterable[str]) -> tuple[str, str, tuple[str, ...]]:
