@@ -31,7 +31,26 @@ from tests.support.pruning import RANDOM_STEPS, agent, read_all, take_step
 def _keep_short_histories() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(history_cache, "FEWEST_ENTRIES", 1)
+        patch.setattr(HistoryCache, "restore", _as_unpickled)
         yield
+
+
+_restore = HistoryCache.restore
+
+
+def _as_unpickled(cache: HistoryCache, known: Any, borrower: Any = None) -> Any:
+    """Restore a history, and check that what a run is lent equals what another reader is given."""
+    if borrower is None:
+        return _restore(cache, known)
+    own, history = _restore(HistoryCache(), known), _restore(cache, known, borrower)
+    assert _entries(history) == _entries(own)
+    return history
+
+
+def _entries(history: Any) -> dict[str, Any]:
+    values = {name: [value for _, _, value in each["writes"]] for name, each in history.items()}
+    flat = {name: [e for v in each for e in (v if isinstance(v, list) else [v])] for name, each in values.items()}
+    return {name: (getattr(each.get("seed"), "value", None), flat[name]) for name, each in history.items()}
 
 
 @settings(

@@ -70,15 +70,13 @@ class PreparedHistory:
         """Begin with the stored messages. Of those that an earlier run has examined, only the ones that need it are
         converted again. What is found is recorded for the next run.
         """
-        count, (known_for, traits, changed) = stored.find("prepared", history, (prompts, 0, []))
-        if known_for is not prompts:
-            count, traits, changed = 0, 0, []
+        count, (traits, changed) = stored.find("prepared", history, (0, []))
         self._source, self._prepared = [*history[:count]], SafeMessages(history[:count], traits=traits)
         for at in changed:
             self._prepared[at] = _prepared(history[at], prompts)
         self._add(history[count : stored.count], prompts)
         changed = [*changed, *(at for at in range(count, len(self._source)) if self._prepared[at] is not history[at])]
-        stored.facts["prepared"] = [*self._source], (prompts, self._prepared.traits, changed)
+        stored.facts["prepared"] = [*self._source], (self._prepared.traits, changed)
 
     def estimated_tokens(self) -> int:
         """Estimate the tokens of the messages that `of` returned last. Each message is counted once and remembered."""

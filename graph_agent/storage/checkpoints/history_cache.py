@@ -111,7 +111,7 @@ class _Channel:
         """Bytes of all chunks."""
         return sum(map(len, (*(self.copy or ()), *self.writes)))
 
-    def lend(self, name: str, values: Iterable[Any], borrower: Run, before: Loan | None = None) -> _Channel:
+    def lend(self, name: str, values: Iterable[Any], borrower: Run | None, before: Loan | None = None) -> _Channel:
         """Return the channel with a loan of these values after `before`; without one, for good, if it is impossible."""
         loan = Loan.of(name, values, borrower, before) if self.is_lendable and name in _LISTS else None
         return replace(self, loan=loan, is_lendable=loan is not None)
@@ -259,8 +259,13 @@ class HistoryCache:
                 sealed, last = (channel.writes, []) if is_full else (channel.writes[:-1], last)
                 tail, left = _pickled([*last, *newer], name)
                 channel = replace(channel, writes=(*sealed, *tail), last=left)  # noqa: PLW2901 - its newer version
-            if borrower is not None and self._fits(known.kept.pickled):
+            if not self._fits(known.kept.pickled):
+                channel = replace(channel, loan=None)  # noqa: PLW2901
+            elif borrower is not None:
                 channel = channel.lend(name, newer if loan else [copied, *values], borrower, loan)  # noqa: PLW2901
+            elif channel.loan is not None and newer:
+                # The reader has these objects, so the next run must be given others.
+                channel = channel.lend(name, pickle.loads(pickle.dumps(newer, 5)), None, channel.loan)  # noqa: PLW2901
             extended[name] = channel
             history[name] = {"writes": [("", name, value) for value in values]}
             if channel.copy is not None:

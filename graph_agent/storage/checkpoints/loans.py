@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 
@@ -34,23 +34,23 @@ class Loan:
 
     __slots__ = ("_borrower", "_copies", "_name", "entries")
 
-    def __init__(self, name: str, entries: list[Any], copies: list[list[Any]], borrower: Run) -> None:
+    def __init__(self, name: str, entries: list[Any], copies: list[list[Any]], borrower: weakref.ref[Run]) -> None:
         self.entries = entries
         """All entries of the full copy and the writes, oldest first."""
         self._copies = copies
         """Copies of what `_columns` returned for the entries."""
         self._name = name
-        self._borrower = weakref.ref(borrower)
+        self._borrower = borrower
 
     @classmethod
-    def of(cls, name: str, values: Iterable[Any], borrower: Run, before: Loan | None = None) -> Loan | None:
+    def of(cls, name: str, values: Iterable[Any], borrower: Run | None, before: Loan | None = None) -> Loan | None:
         """Return a loan of written values; None if one of them is no list of messages or events, or if one of these
         holds an object that could be changed without a trace in the copy.
 
         Args:
             name: The channel, `messages` or `events`.
             values: The values, oldest first. A message stands for a list of it.
-            borrower: The run that is given these objects.
+            borrower: The run that is given these objects; None if no run is, which needs `before`.
             before: The loan of the values before them; None if there are none.
         """
         new: list[Any] = []
@@ -67,7 +67,8 @@ class Loan:
         if before is not None:
             copies = [old + added for old, added in zip(before._copies, copies, strict=True)]
             new = before.entries + new
-        return cls(name, new, copies, borrower)
+        holder = before._borrower if borrower is None and before is not None else weakref.ref(cast("Run", borrower))
+        return cls(name, new, copies, holder)
 
     def claim(self, borrower: Run) -> bool:
         """Lend the entries to another run, and return True; False while a run that has not ended uses them.
