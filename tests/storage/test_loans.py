@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base.input_messages import STEERING_MARK
-from graph_agent.core.runs.run import Run
+from graph_agent.core.state.run import Run
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints import history_cache
 from graph_agent.storage.checkpoints.history_cache import HistoryCache
@@ -27,9 +26,8 @@ _FIXTURES = Path(make.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
-def _keep_short_histories(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _keep_short_histories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_cache, "FEWEST_ENTRIES", 1)
-    return
 
 
 class Changing(AgentMiddleware[Any, Any, Any]):

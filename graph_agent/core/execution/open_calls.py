@@ -232,7 +232,8 @@ async def settle(
         agent's `state_schema` by calls that had finished. If there is nothing to settle, the given list and two empty
         lists.
     """
-    if _is_settled(messages, task.run.stored):
+    lent = task.run.stored
+    if is_settled(messages) if lent is None else _are_settled(messages, lent):
         return messages, [], []
     step, writes = loop["step"], task.deps.toolbox.writes
     messages, events = results_in_order(messages, step)
@@ -283,12 +284,10 @@ async def settle(
     return with_results(messages, results), events, own_writes
 
 
-def _is_settled(messages: list[AnyMessage], stored: StoredMessages | None) -> bool:
+def _are_settled(messages: list[AnyMessage], stored: StoredMessages) -> bool:
     """Whether the conversation is settled (see `is_settled`). Stored messages that were settled at an earlier run of
     the session are not examined.
     """
-    if stored is None:
-        return is_settled(messages)
     count, _ = stored.find("settled", messages)
     if is_settled(messages[count : stored.count]):
         count = stored.count

@@ -12,9 +12,9 @@ from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.core.extensions.request_messages import with_message_text
 from graph_agent.core.planning.kept_results import KeptResults
-from graph_agent.core.runs.stored_messages import StoredMessages
 from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
 from graph_agent.core.state.schema import RequestOnlyMessages
+from graph_agent.core.state.stored_messages import StoredMessages
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
 from graph_agent.models.wire.parsing.calls import UNFINISHED
@@ -55,28 +55,32 @@ class PreparedHistory:
         if history[:known] != self._source:
             known, self._source, self._prepared = 0, [], SafeMessages()
             self._counted, self._tokens = 0, 0
-        if not known and self._stored is not None:
-            self._add_stored(history, prompts, self._stored)
-        self._add(history[len(self._source) :], prompts)
+        stored = None if known else self._stored
+        if stored is not None:
+            known = self._add_known(history, prompts, stored)
+        for message in history[known:]:
+            self._prepared.add(sanitized(_converted(message, prompts) if _is_marked(message) else message))
+        self._source += history[known:]
+        if stored is not None:
+            self._record(stored)
         return self._prepared
 
-    def _add(self, messages: Sequence[AnyMessage], prompts: Prompts) -> None:
-        """Convert further messages."""
-        for message in messages:
-            self._prepared.add(_prepared(message, prompts))
-        self._source += messages
-
-    def _add_stored(self, history: Sequence[AnyMessage], prompts: Prompts, stored: StoredMessages) -> None:
-        """Begin with the stored messages. Of those that an earlier run has examined, only the ones that need it are
-        converted again. What is found is recorded for the next run.
+    def _add_known(self, history: Sequence[AnyMessage], prompts: Prompts, stored: StoredMessages) -> int:
+        """Begin with the messages that an earlier run has examined, and return their number. Only those that requests
+        send in another form are converted again.
         """
         count, (traits, changed) = stored.find("prepared", history, (0, []))
         self._source, self._prepared = [*history[:count]], SafeMessages(history[:count], traits=traits)
         for at in changed:
-            self._prepared[at] = _prepared(history[at], prompts)
-        self._add(history[count : stored.count], prompts)
-        changed = [*changed, *(at for at in range(count, len(self._source)) if self._prepared[at] is not history[at])]
-        stored.facts["prepared"] = [*self._source], (self._prepared.traits, changed)
+            self._prepared[at] = sanitized(_converted(history[at], prompts))
+        return count
+
+    def _record(self, stored: StoredMessages) -> None:
+        """Record what the next run may know of the stored messages; its traits may be those of newer messages."""
+        count, (_, changed) = stored.find("prepared", self._source, (0, []))
+        new = range(count, min(stored.count, len(self._source)))
+        changed = [*changed, *(at for at in new if self._prepared[at] is not self._source[at])]
+        stored.facts["prepared"] = self._source[: stored.count], (self._prepared.traits, changed)
 
     def estimated_tokens(self) -> int:
         """Estimate the tokens of the messages that `of` returned last. Each message is counted once and remembered."""
@@ -97,11 +101,6 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMes
         messages += [*history[done : piece["at"]], *piece["messages"]]
         done = piece["at"]
     return [*messages, *history[done:]]
-
-
-def _prepared(message: AnyMessage, prompts: Prompts) -> AnyMessage:
-    """Return a message in the form that requests send; the same object if nothing changes."""
-    return sanitized(_converted(message, prompts) if _is_marked(message) else message)
 
 
 def _is_marked(message: AnyMessage) -> bool:

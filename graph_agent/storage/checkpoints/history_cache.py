@@ -21,17 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent.base._compat.checkpoints import copied_list, delta_snapshot, replay_delta
 from graph_agent.base._internal.garbage import paused_collection
-from graph_agent.core.runs.run import handle_of
-from graph_agent.core.runs.stored_messages import Facts, StoredMessages
 from graph_agent.core.state.channels import MessagesChannel
 from graph_agent.core.state.lengths import lengths_of
+from graph_agent.core.state.stored_messages import Facts, StoredMessages
 from graph_agent.storage.checkpoints.loans import Loan
 
 if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
-    from graph_agent.core.runs.run import Run
+    from graph_agent.core.state.run import Run
 
     History = Mapping[str, DeltaChannelHistory]
 
@@ -212,15 +210,6 @@ class HistoryCache:
             batches.append([(name, value) for _, name, value in found.pending_writes or () if name in names])
         return None
 
-    @staticmethod
-    def borrower(config: RunnableConfig) -> Run | None:
-        """Return the run that a read may lend objects to: that of a config, at its first read of a long history.
-
-        None for any other read, which is given objects of its own.
-        """
-        run = handle_of(config["configurable"]).run
-        return None if run is None or run.updates_only or run.stored is not None else run
-
     def restore(self, known: KnownHistory, borrower: Run | None = None) -> History:
         """Return the history of the checkpoint that `find` was called for, and keep it in place of the ancestor's.
 
@@ -357,9 +346,10 @@ class HistoryCache:
         if borrower is not None:
             borrower.stored = StoredMessages(at.messages, new.facts)
             if self._fits(new.pickled):
-                for name, each in history.items():
-                    values = [copied_list(each.get("seed")) or [], *(value for _, _, value in each["writes"])]
-                    channels[name] = channels[name].lend(name, values, borrower)
+                with paused_collection():
+                    for name, each in history.items():
+                        values = [copied_list(each.get("seed")) or [], *(value for _, _, value in each["writes"])]
+                        channels[name] = channels[name].lend(name, values, borrower)
         self._put(at, new)
 
     def _put(self, at: _Checkpoint, new: _Kept) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 
-from graph_agent.core.runs.run import Run
+from graph_agent.core.state.run import Run
 
 _LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 """Types of values in an entry that cannot be changed in place."""
@@ -107,7 +107,8 @@ def _copied(value: Any, levels: int = _DEEPEST) -> Any:
     if not value and kind in _EMPTY:
         return _EMPTY[kind]
     if levels and kind is dict:
-        return {name: _copied(each, levels - 1) for name, each in value.items()}
+        # Most values are leaves, for which a call of this function would take longer than the check.
+        return {n: each if type(each) in _LEAVES else _copied(each, levels - 1) for n, each in value.items()}
     if levels and kind in (list, tuple):
         return kind([_copied(each, levels - 1) for each in value])
     raise _UnplainError
