@@ -1,8 +1,9 @@
 """Counts the bytecode instructions that a turn runs for features that are off: `python -m benchmarks.off_checks`.
 
 The features are those that begin work early (`dispatch`, `predict`, `candidates`) and `origins`. Their code lies in
-folders of its own; what is left in a turn without them are lines that read a setting, or find that there is nothing. A
-line counts if it names one of the features, with all of its instructions. Above the ceiling the program fails.
+folders of its own; what is left in a turn without them are expressions that read a setting, or find that there is
+nothing. An instruction counts if the source of its own expression names one of the features. Above the ceiling the
+program fails.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from benchmarks.files_of_a_turn import NODES, PACKAGE, agent, look_up
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 
 FEATURES = re.compile(
-    r"\.(dispatch|predict|candidates|origins|on_tainted|speculation|listener)\b"
-    r'|"(origins|tainted)"|\bearly( =| is|\.)|\b(overlap|chunk_listener|calls_first)\b'
+    r"\b(dispatch|predict|candidates|origins|tainted|on_tainted|speculation|listener|chunk_listener|early|overlap"
+    r"|calls_first|keep_templates)\b"
 )
-"""Matches a line that is there for one of the features."""
+"""Matches an expression that is there for one of the features."""
 FOLDERS = ("core/execution/overlap", "core/planning/origins")
 """Folders of which a turn without the features runs nothing."""
 
@@ -38,15 +39,15 @@ class Instructions(NamedTuple):
     all: int
     """Those of the package."""
     checks: int
-    """Those of lines that name a feature."""
+    """Those of expressions that name a feature."""
     lines: dict[str, int]
-    """`path:line` of such a line → its instructions."""
+    """`path:line` of such an expression → its instructions."""
     in_folders: int
     """Those of the features' own folders."""
 
 
-CEILINGS = {"native": 185, "wave": 245}
-"""Instructions of lines that name a feature, at most, by mode of tool calling."""
+CEILINGS = {"native": 72, "wave": 96}
+"""Instructions of expressions that name a feature, at most, by mode of tool calling."""
 
 
 class _Tracer:
@@ -85,23 +86,28 @@ async def counted(turn: Callable[[], Awaitable[object]]) -> Instructions:
     finally:
         sys.settrace(before)
         threading.settrace(before)
-    by_line: Counter[tuple[str, int]] = Counter()
-    for (code, place), count in tracer.counts.items():
-        line = [*code.co_positions()][place // 2][0] or code.co_firstlineno
-        by_line[code.co_filename, line] += count
-    return _by_feature(by_line)
+    return _by_feature(tracer.counts)
 
 
-def _by_feature(by_line: Counter[tuple[str, int]]) -> Instructions:
-    """Sum the instructions of files and lines by what they are for."""
+def _by_feature(counts: Counter[tuple[CodeType, int]]) -> Instructions:
+    """Sum the instructions by what they are for."""
     folders = tuple(str(PACKAGE / folder) for folder in FOLDERS)
-    checks = {
-        f"{os.path.relpath(name, NODES.parent)}:{line}": count
-        for (name, line), count in sorted(by_line.items())
-        if FEATURES.search(linecache.getline(name, line)) and not name.startswith(folders)
-    }
-    inside = sum(count for (name, _), count in by_line.items() if name.startswith(folders))
-    return Instructions(by_line.total(), sum(checks.values()), checks, inside)
+    checks: Counter[str] = Counter()
+    inside = 0
+    for (code, place), count in counts.items():
+        name, place_in_file = code.co_filename, [*code.co_positions()][place // 2]
+        if name.startswith(folders):
+            inside += count
+        elif FEATURES.search(_source(name, *place_in_file)):
+            checks[f"{os.path.relpath(name, NODES.parent)}:{place_in_file[0]}"] += count
+    return Instructions(counts.total(), checks.total(), dict(sorted(checks.items())), inside)
+
+
+def _source(name: str, line: int | None, last: int | None, column: int | None, end: int | None) -> str:
+    """Return the source of an expression; empty for a statement of several lines, and for code without a place."""
+    if line is None or line != last:
+        return ""
+    return linecache.getline(name, line).encode()[column:end].decode()
 
 
 async def of_mode(mode: str) -> Instructions:

@@ -52,6 +52,7 @@ from graph_agent.models.stream_watch import ModelTimeoutError, StreamWatch, Toke
 from graph_agent.models.streaming import (
     StreamTap,
     may_refuse_stream,
+    may_stream,
     remember_unstreamed,
     streams_always,
     unstreamed,
@@ -229,7 +230,8 @@ async def request_unobserved(
     on_chunk = limit.receive if not is_read and isinstance(limit, StreamTap) else None
     try:
         # A listener reads calls from text while it arrives.
-        with joined_text(limit.restart) if on_chunk and limit.listener is None else contextlib.nullcontext():
+        is_joined = on_chunk and limit.listener is None
+        with joined_text(limit.restart) if is_joined else contextlib.nullcontext():
             result = await generate_reply(
                 model, request, options, relay, is_text=is_text_only(request), on_chunk=on_chunk
             )
@@ -280,8 +282,10 @@ async def ask(
     """
     watch = watch or StreamWatch()
     given, runnable = runnable, without_refused_stream(runnable)
-    listener = chunk_listener.get()
-    is_streamed = streams_always(runnable, options, has_listener=listener is not None)
+    if (listener := chunk_listener.get()) is None:
+        is_streamed = streams_always(runnable, options)
+    else:
+        is_streamed = may_stream(runnable, options)
     new_limit = _StreamedAttempt if is_streamed else _Attempt
     watch.limit = limit = new_limit(
         given,
@@ -291,7 +295,8 @@ async def ask(
         decoder=decoder,
         sums_usage=reports_differences(runnable),
     )
-    limit.listener = listener
+    if listener is not None:
+        limit.listener = listener
     watch.is_quiet = watch.is_quiet or config is not None
     attempt, is_stream_refused = 0, False
     unobserved = unobserved_model(runnable, options, config)
@@ -333,6 +338,9 @@ class _Attempt(TokenTimeout):
     `begin` resets them for the next attempt.
     """
 
+    listener: ChunkListener | None = None
+    """Follows the chunks of the reply; None if nothing does."""
+
     def __init__(
         self,
         model: object,
@@ -353,8 +361,6 @@ class _Attempt(TokenTimeout):
         """LangChain's run id, which is part of the message ids that LangChain generates."""
         self.streamed = False
         self.timed: TimedRequest
-        self.listener: ChunkListener | None = None
-        """Follows the chunks of the reply; None if nothing does."""
 
     def begin(self) -> None:
         super().begin()

@@ -38,16 +38,21 @@ class StreamTap:
         return output
 
 
-def streams_always(model: object, options: Mapping[str, Any], *, has_listener: bool = False) -> bool:
+def streams_always(model: object, options: Mapping[str, Any]) -> bool:
     """Whether to stream a model's replies even if no reader wants the tokens.
 
     True for a chat model that can stream with these options and is not one that runs in this process. Without a stream,
-    `model_timeout_s`, which limits the time between tokens, would limit the whole reply. With `has_listener`, for code
-    that reads calls while they arrive, any model is streamed unless the model or the options disable it.
+    `model_timeout_s`, which limits the time between tokens, would limit the whole reply.
     """
-    if has_listener:
-        return not (isinstance(model, BaseChatModel) and is_streaming_disabled(model, options))
     return isinstance(model, BaseChatModel) and can_stream(model, options) and not _is_in_process(type(model))
+
+
+def may_stream(model: object, options: Mapping[str, Any]) -> bool:
+    """Whether a model's replies can be streamed for code that reads calls while they arrive.
+
+    True for any model, unless the model or the options disable streaming.
+    """
+    return not (isinstance(model, BaseChatModel) and is_streaming_disabled(model, options))
 
 
 @lru_cache(maxsize=128)

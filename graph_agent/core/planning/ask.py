@@ -76,30 +76,42 @@ async def plan_once(
 async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool) -> Planned:
     """Send one planning request and return its plan, without continuing a paused turn. Adds its usage to the exchange.
 
-    A plan that was predicted while the wave ran replaces the request, unless there is a `tail`. With the setting
-    `candidates` above 1, the request is sent that often and one plan is chosen. With `dispatch="streamed"`, calls may
-    begin while the reply is still arriving. Parameters and errors are those of `plan_once`.
+    Parameters and errors are those of `plan_once`.
     """
-
-    overlap = None
-    if request.settings.dispatch == "streamed" or request.settings.predict:
-        overlap = _overlap_of(request)
-    if overlap is not None and not tail and (predicted := await overlap.predicted(exchange)) is not None:
-        exchange.count(predicted.usage, predicted.message.usage_metadata)
-        return predicted
-    if request.settings.candidates == 1:
+    settings = request.settings
+    if settings.dispatch == "streamed" or settings.predict or settings.candidates != 1:
+        planned = await _send_with_overlap(exchange, request, tail, quiet=quiet)
+    else:
         ask = partial(_ask_once, exchange, tail, quiet=quiet)
-    else:
-        ask = partial(_ask_several, exchange, tail, overlap)
-    send = partial(exchange.send, request, ask, purpose="plan", visibility=_visibility(request))
-    if overlap is None:
-        planned = await send()
-    else:
-        planned = await overlap.during(exchange, send)
+        planned = await exchange.send(request, ask, purpose="plan", visibility=_visibility(request))
     exchange.count(planned.usage, planned.message.usage_metadata)
     if planned.invented:
         exchange.warn_of_invention(planned.invented)
     return planned
+
+
+async def _send_with_overlap(
+    exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool
+) -> Planned:
+    """Send one planning request, or several, as the settings `dispatch`, `predict` and `candidates` have it.
+
+    A plan that was predicted while the wave ran replaces the request, unless there is a `tail`. With the setting
+    `candidates` above 1, the request is sent that often and one plan is chosen. With `dispatch="streamed"`, calls may
+    begin while the reply is still arriving. Parameters and errors are those of `plan_once`.
+    """
+    # Imported here: few agents begin calls early.
+    from graph_agent.core.planning.overlap import overlap_of
+
+    settings = request.settings
+    overlap = overlap_of(request) if settings.dispatch == "streamed" or settings.predict else None
+    if overlap is not None and not tail and (predicted := await overlap.predicted(exchange)) is not None:
+        return predicted
+    if settings.candidates == 1:
+        ask = partial(_ask_once, exchange, tail, quiet=quiet)
+    else:
+        ask = partial(_ask_several, exchange, tail, overlap)
+    send = partial(exchange.send, request, ask, purpose="plan", visibility=_visibility(request))
+    return await (send() if overlap is None else overlap.during(exchange, send))
 
 
 def _ask_once(
@@ -133,14 +145,6 @@ def _ask_several(
     stream.is_quiet = True
     begin = partial(overlap.begin, source="agreed") if overlap is not None and overlap.streams else None
     return ask_candidates(request, ask, exchange, begin)
-
-
-def _overlap_of(request: NextRequest) -> PlanningOverlap | None:
-    """Return what may begin while a plan is asked for; None if nothing may."""
-    # Imported here: few agents begin calls early.
-    from graph_agent.core.planning.overlap import overlap_of
-
-    return overlap_of(request)
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:
