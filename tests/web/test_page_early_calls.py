@@ -17,6 +17,34 @@ def event(type_: str, seq: int, at_s: float, **fields: Any) -> dict[str, Any]:
     return {"type": type_, "seq": seq, "step": 1, "ts": ts.isoformat(timespec="microseconds"), **fields}
 
 
+def test_calls_that_no_plan_used_are_counted_below_the_axis(page: Page, tmp_path: Path) -> None:
+    call = {"id": "c1", "name": "look_up"}
+    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": [call]}
+    early = [
+        {"streamed": {"started": 2, "used": 1}, "learned": {"started": 1}},
+        {"streamed": {"dropped": 1, "dropped_s": 1.25}, "learned": {"used": 1}},
+        {"request": {"started": 1, "dropped": 1, "dropped_s": 0.5, "cost": 0.012}},
+    ]
+    events = [
+        event("user_message", 0, 0, content="go"),
+        event("plan", 1, 2, **plan, early=early[0]),
+        event("tool_call", 2, 2, **call, arguments={}),
+        event("tool_result", 3, 2.5, **call, duration_s=0.5, status="success", content="found", truncated=False),
+        event("plan", 4, 3, **{**plan, "calls": []}, early=early[1]),
+        event("agent_response", 5, 3.1, content="Found.", early=early[2]),
+    ]
+    (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+    page.goto((tmp_path / "session.html").as_uri())
+
+    expect(page.locator(".early-work")).to_have_text(
+        [
+            "Early calls, streamed: 1 of 2 used (50 %) · 1 dropped, 1.3 s wasted",
+            "Early calls, learned: 1 of 1 used (100 %)",
+            "Early requests: 0 of 1 used (0 %) · 1 dropped, 500 ms wasted, cost 0.012",
+        ]
+    )
+
+
 def test_the_early_part_of_a_call_is_hatched_and_in_its_bar(page: Page, tmp_path: Path) -> None:
     call = {"id": "c1", "name": "look_up"}
     model = {"purpose": "plan", "model": "m", "started": "2026-01-01T00:00:00+00:00", "duration_s": 2.0}

@@ -81,8 +81,15 @@ export class Actions extends Still {
       <option value="">none</option>
       ${candidates.map(({ id, label }) => html`<option value=${id}>${label}</option>`)}
     </select></label>`}
+    ${Object.entries(input.early || {}).map(([source, sums]) => html`<p class="hint early-work">${earlyText(source, sums)}</p>`)}
   </div>`;
   }
+}
+
+/** Return what became of the calls or requests that began before a plan asked for them. */
+function earlyText(source, { started, used, dropped, dropped_s: wasted, cost }) {
+  const lost = dropped ? ` · ${dropped} dropped, ${duration(wasted * 1000)} wasted${cost ? `, cost ${cost.toPrecision(2)}` : ""}` : "";
+  return `Early ${source === "request" ? "requests" : `calls, ${source}`}: ${used} of ${started} used (${Math.round((100 * used) / started || 0)} %)${lost}`;
 }
 
 function factsOf(input) {

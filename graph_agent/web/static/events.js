@@ -125,6 +125,12 @@ function addModel(log, input, record, event, time) {
   if (event.type === "plan" && step.models.length === 1) step.begin = Math.min(from, step.planned);
 }
 
+/** Add what began before a plan asked for it to the sums of an input. */
+function addEarly(input, source, counts) {
+  const sums = ((input.early ??= {})[source] ??= { started: 0, used: 0, dropped: 0, dropped_s: 0, cost: 0 });
+  for (const name of Object.keys(sums)) sums[name] += counts[name] || 0;
+}
+
 /** Return the kind of calls that an approval is about: the name, with the delegate if they are not the agent's own. */
 const kindOf = ({ name, delegate }) => (delegate ? `${delegate}/${name}` : name);
 
@@ -281,6 +287,7 @@ export function reduce(log, event) {
   if (asking) asking.question = null;
   REDUCERS[event.type]?.(log, event, input, time);
   for (const record of event.model_calls || []) addModel(log, input, record, event, time);
+  for (const [source, counts] of Object.entries(event.early || {})) addEarly(input, source, counts);
   const text = NOTICES[event.type]?.(event);
   if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length, facts: event.facts?.length ? event.facts : event.kept });
   input.end = Math.max(input.end, time);
