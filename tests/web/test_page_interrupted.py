@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from graph_agent.web.page import exported_page
 from tests.interfaces.server.process import Served, serving
 from tests.support.cli import run_cli
 from tests.web.conftest import TRAVEL
@@ -89,6 +92,7 @@ def test_a_reading_call_that_runs_again_works_from_the_resume_on(page: Page, tmp
     file = tmp_path / "file"
     with serving(tmp_path, agent=TRAVEL) as served:
         send_and_kill(page, served, "look_for", file)
+    time.sleep(2)  # a shorter time without work has no label
     with serving(tmp_path, agent=TRAVEL) as served:
         page.goto(f"{served.url}/#trip")
         page.get_by_role("button", name="Resume").click()
@@ -99,6 +103,9 @@ def test_a_reading_call_that_runs_again_works_from_the_resume_on(page: Page, tmp
         file.touch()
         expect(page.get_by_role("status")).to_have_text("completed")
         after = shown(page)
+        page.reload()
+        expect(page.get_by_role("status")).to_have_text("completed")
+        reloaded = shown(page)
 
     assert again == {
         "status": "running",
@@ -113,6 +120,44 @@ def test_a_reading_call_that_runs_again_works_from_the_resume_on(page: Page, tmp
         "calls": ["look_for, succeeded", "echo, succeeded"],
         "active": ["end"],
     }
+    # The events do not have the attempt that the crash cut off.
+    assert reloaded == {**after, "dead": ["No recorded work"]}
     assert bar is not None
     assert dead is not None
     assert dead["x"] + dead["width"] <= bar["x"] + 1
+
+
+def test_the_time_until_a_repeated_model_call_is_no_work(page: Page, tmp_path: Path) -> None:
+    call = {"id": "c1", "name": "look_up"}
+
+    def asked(at_s: float) -> list[dict[str, Any]]:
+        """The record of a model call of half a second."""
+        return [{"purpose": "plan", "model": "m", "started": moment(at_s), "duration_s": 0.5}]
+
+    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": [call]}
+    result = {"duration_s": 0.5, "queued_s": 0.0, "status": "success", "content": "found", "truncated": False}
+    entries: list[dict[str, Any]] = [
+        {"type": "user_message", "ts": moment(0), "step": 0, "content": "go"},
+        {"type": "plan", "ts": moment(0.5), "step": 1, **plan, "model_calls": asked(0)},
+        {"type": "tool_call", "ts": moment(0.5), "step": 1, **call, "arguments": {}},
+        {"type": "tool_result", "ts": moment(1), "step": 1, **call, **result},
+        # The first attempt was cut off, and is not in the history.
+        {"type": "plan", "ts": moment(61.5), "step": 2, **plan, "calls": [], "model_calls": asked(61)},
+        {"type": "agent_response", "ts": moment(61.5), "step": 2, "content": "Found."},
+        {"type": "status", "ts": moment(61.5), "step": 2, "from": "RUNNING", "to": "COMPLETED"},
+    ]
+    events = [{"seq": seq, **entry} for seq, entry in enumerate(entries)]
+    (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+    page.goto((tmp_path / "session.html").as_uri())
+    idle = page.get_by_role("img", name="No recorded work: 1 min").bounding_box()
+    bar = page.locator(".bar.model").last.bounding_box()
+
+    assert page.locator(".dead").count() == 1
+    assert idle is not None
+    assert bar is not None
+    assert idle["x"] + idle["width"] <= bar["x"] + 1
+
+
+def moment(at_s: float) -> str:
+    """The time of an event, in seconds after the first one."""
+    return (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)).isoformat(timespec="microseconds")

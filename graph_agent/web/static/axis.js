@@ -118,6 +118,8 @@ export class Axis extends Component {
               <span>${duration(column.end - column.begin)}</span>
               ${column.dead.map((gap) => html`<em class="wait dead" style=${`left:${gap.x - column.x}px;width:${gap.width}px`} role="img"
                 aria-label=${`Interrupted: ${duration(gap.ms)}`} title=${`Interrupted: ${duration(gap.ms)} from a crash to the resume`}><span>interrupted ${duration(gap.ms)}</span></em>`)}
+              ${column.idle.map((gap) => html`<em class="wait dead" style=${`left:${gap.x - column.x}px;width:${gap.width}px`} role="img"
+                aria-label=${`No recorded work: ${duration(gap.ms)}`} title=${`No recorded work: ${duration(gap.ms)}, as from a crash to the resume, between attempts, or while a tool waited for an answer`}><span>idle ${duration(gap.ms)}</span></em>`)}
               ${column.waits.map((wait) => html`<em class="wait" style=${`left:${wait.x - column.x}px;width:${wait.width}px`}
                 title=${`Waited for a person: ${duration(wait.ms)}`}><span>${duration(wait.ms)}</span></em>`)}
             </div>`,

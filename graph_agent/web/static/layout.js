@@ -6,6 +6,9 @@ const HEAD = 40;
 const NARROWEST = 144;
 const GAP = 10;
 
+// After a crash, a call that only reads or a model call is repeated, of which the events have the second attempt only.
+const IDLE_MS = 2000;
+
 // A bar that is wide has a part of its name at least.
 const WIDE = 90;
 
@@ -60,6 +63,18 @@ function deadWithin(input, begin, end) {
   return joined(within.filter(([from, to]) => from < to));
 }
 
+/** Return the intervals of a column, of two seconds or more, in which no model, call, person or crash is recorded. */
+function idleWithin(step, begin, end, known) {
+  const worked = [...modelBars(step, 0, 0).map(({ from, to }) => [from, to]), ...step.calls.map((call) => timesOf(call, end)), ...known.map((one) => [...one]), [end, end]];
+  const idle = [];
+  let last = begin;
+  for (const [from, to] of joined(worked)) {
+    if (from - last >= IDLE_MS) idle.push([last, from]);
+    last = Math.max(last, to);
+  }
+  return idle;
+}
+
 /** Return intervals as intervals that do not overlap, in order. */
 function joined(waits) {
   waits.sort((left, right) => left[0] - right[0]);
@@ -84,14 +99,19 @@ function scaleOf(begin, end, waits) {
   };
 }
 
+/** Return when a call began and ended; one that runs ends with its column. */
+function timesOf(call, end) {
+  const from = call.again ?? call.begun ?? call.start ?? call.waits[0]?.from ?? call.step.planned;
+  return [from, call.end ?? (call.state === "planned" ? from : end)];
+}
+
 // A delegation's own calls stand below it; `extent` returns from where to where a bar reaches.
 /** Return the bars of a step's calls in rows, in which no bar covers the name of another. */
 function rowsOf(calls, end, depth, extent) {
   const bars = [];
   const taken = [];
   for (const call of calls) {
-    const from = call.again ?? call.begun ?? call.start ?? call.waits[0]?.from ?? call.step.planned;
-    const to = call.end ?? (call.state === "planned" ? from : end);
+    const [from, to] = timesOf(call, end);
     const bar = { call, kind: call.kind, from, to, row: 0, depth, isCut: call.isCut };
     const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1, extent) : [];
     const height = 1 + inner.reduce((most, one) => Math.max(most, one.row + 1), 0);
@@ -143,7 +163,8 @@ export function layout(input, viewport, zoom, now) {
     const running = isLast && !input.done;
     const open = step.calls.some((call) => !["planned"].includes(call.state) && call.end === undefined);
     const end = isLast && (input.done || !open) ? Math.max(input.answered ?? step.end, step.end) : step.end;
-    return { step, begin: step.begin, end: running && open ? Math.max(now, end) : end };
+    const before = input.steps[index - 1]?.end ?? input.start;
+    return { step, begin: step.begin - before < IDLE_MS ? step.begin : before, end: running && open ? Math.max(now, end) : end };
   });
   const tail = now && !input.done && !steps.at(-1)?.step.calls.some((call) => call.end === undefined);
   if (tail) {
@@ -152,7 +173,8 @@ export function layout(input, viewport, zoom, now) {
   }
   const asked = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
   const dead = steps.map(({ begin, end }) => deadWithin(input, begin, end));
-  const waits = steps.map((step, n) => joined([...asked[n], ...dead[n]].map((wait) => [...wait])));
+  const idle = steps.map(({ step, begin, end }, n) => (step ? idleWithin(step, begin, end, [...asked[n], ...dead[n]]) : []));
+  const waits = steps.map((step, n) => joined([...asked[n], ...dead[n], ...idle[n]].map((wait) => [...wait])));
   const weights = steps.map(({ begin, end }, n) => {
     const waited = durationOf(waits[n]);
     return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
@@ -171,7 +193,7 @@ export function layout(input, viewport, zoom, now) {
     const scale = scaleOf(begin, end, waits[n]);
     const at = (time) => x + scale(time) * width;
     const stripes = (intervals) => intervals.map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
-    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: stripes(asked[n]), dead: stripes(dead[n]) };
+    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: stripes(asked[n]), dead: stripes(dead[n]), idle: stripes(idle[n]) };
     columns.push(column);
     const placed = step
       ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0, (bar) => extentOf(bar, at, x + width))]
