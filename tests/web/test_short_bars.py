@@ -24,7 +24,7 @@ LABELS = """
 @pytest.mark.parametrize("name", ["weather", "weather_now", "x"])
 def test_a_name_that_fits_only_inside_its_bar_stands_inside(page: Page, tmp_path: Path, name: str) -> None:
     # As a newcomer met it: the call ends its step, so that there is no room beside its bar.
-    calls = [{"id": "c1", "name": name}]
+    calls: list[dict[str, Any]] = [{"id": "c1", "name": name}]
 
     def event(type_: str, seq: int, at_s: float, step: int = 1, **fields: Any) -> dict[str, Any]:
         """An event at a time after the first one."""
@@ -59,7 +59,7 @@ def test_a_name_that_fits_only_inside_its_bar_stands_inside(page: Page, tmp_path
 
 
 def test_short_bars_show_their_names(page: Page, tmp_path: Path) -> None:
-    calls = [{"id": f"c{n}", "name": f"tool_{n}"} for n in range(6)]
+    calls: list[dict[str, Any]] = [{"id": f"c{n}", "name": f"tool_{n}"} for n in range(6)]
 
     def event(type_: str, seq: int, at_s: float, **fields: Any) -> dict[str, Any]:
         """An event at a time after the first one."""

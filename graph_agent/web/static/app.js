@@ -369,7 +369,7 @@ class App extends Component {
 
   async rename() {
     const { id, log } = this.state;
-    const title = prompt("Title of the session", log.title || this.sessions?.titleOf(id) || "");
+    const title = prompt("Title of the session", log.title || this.sessions?.titleOf(id) || textIn(log.inputs[0].question).slice(0, 200));
     if (!title?.trim()) return;
     await this.attempt(() => post(sessionPath(id, "/title"), { title: title.trim() }));
     this.list();
