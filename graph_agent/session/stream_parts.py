@@ -247,7 +247,9 @@ class StreamParts:
         changes = [*changes_in(update)]
         events = [event for change in changes for event in change.get("events") or () if is_event(event)]
         early, self._early = self._early, 0
-        replies = [message for change in changes for message in _replies_in(change.get("messages"))]
+        written = [change.get("messages") for change in changes]
+        messages = [each for one in written for each in (one if isinstance(one, list) else [one])]
+        replies = [message for message in messages if isinstance(message, AIMessage)]
         self._answer = next((reply for reply in reversed(replies) if not reply.tool_calls), None)
         planned = next((reply.id for reply in reversed(replies) if reply.tool_calls), None)
         return self._added(events[early:], planned or "")
@@ -298,12 +300,6 @@ class StreamParts:
                 self._reported.discard(event["id"])
             else:
                 yield _call_state(event)
-
-
-def _replies_in(written: Any) -> list[AIMessage]:
-    """Return the model's messages in what a node wrote to the channel of messages."""
-    messages = written if isinstance(written, list) else [written]
-    return [message for message in messages if isinstance(message, AIMessage)]
 
 
 def _call_state(result: StoredEvent) -> CallState:

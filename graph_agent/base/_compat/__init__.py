@@ -440,11 +440,9 @@ def _await_in_context(work: Coroutine[Any, Any, Any], context: Context) -> Gener
 def is_observed(config: RunnableConfig) -> bool:
     """Whether a callback handler, or a program that instruments LangGraph, may observe the nodes of a run."""
     manager = config.get("callbacks")
-    return not isinstance(manager, AsyncCallbackManager) or bool(manager.handlers) or _is_instrumented()
-
-
-def _is_instrumented() -> bool:
-    """Whether some program has replaced LangGraph's method that runs a node, as instrumentation does."""
+    if not isinstance(manager, AsyncCallbackManager) or manager.handlers:
+        return True
+    # Instrumentation replaces LangGraph's method that runs a node.
     function: Any = RunnableSeq.ainvoke
     return type(function) is not FunctionType or function.__globals__ is not vars(sys.modules[RunnableSeq.__module__])
 

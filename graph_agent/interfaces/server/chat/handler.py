@@ -91,68 +91,54 @@ class Runs:
 
     @contextlib.asynccontextmanager
     async def run(
-        self, spec: RunSpec, *, streams: bool, resources: contextlib.ExitStack | None = None
+        self,
+        spec: RunSpec,
+        *,
+        streams: bool,
+        resources: contextlib.ExitStack | None = None,
+        starts_follow_ups: bool = True,
     ) -> AsyncIterator[ServerRun]:
         """Start a run, and yield it. If the context is left before the run has ended, the run is stopped.
 
-        A run with an idempotency key continues to its end instead, because the caller may repeat the request to get the
-        answer. After the run, the follow-ups that are queued in its session run in the background. Raises
-        `ProblemError` while the server is stopping.
+        A run with an idempotency key continues to its end instead, in a task of its own, because the caller may repeat
+        the request to get the answer. Raises `ProblemError` while the server is stopping.
 
         Args:
             spec: Graph, thread, input and context of the run.
             streams: Whether the client receives text as it is produced.
             resources: Resources of the request, such as its slot. They are taken over, and closed when the run has
                 ended or earlier by `ServerRun.release`.
+            starts_follow_ups: Whether the follow-ups that are queued in the run's session run in the background after
+                it.
         """
         owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
-        run: ServerRun | None = None
-        try:
-            on_end = self._start_follow_ups if spec.session_id is not None else None
-            async with self._start(spec, streams=streams, on_end=on_end) as run:
-                run.release = owned.close
+        with contextlib.ExitStack() as stack:
+            stack.callback(owned.close)
+            if self.draining:
+                raise stopping()
+            run = ServerRun(
+                self.host,
+                spec,
+                self.metrics,
+                streams=streams,
+                between_pieces_s=lambda: between_pieces_s(len(self._active)),
+                on_end=self._start_follow_ups if starts_follow_ups and spec.session_id is not None else None,
+            )
+            run.release = owned.close
+            self._active.add(run)
+            try:
                 yield run
-        finally:
-            if run is None or run.detached is None:
-                owned.close()
-
-    @contextlib.asynccontextmanager
-    async def _start(
-        self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
-    ) -> AsyncIterator[ServerRun]:
-        """Start a run, and close it on exit. A run with an idempotency key that has not ended continues in a task.
-
-        Args:
-            spec: Graph, thread, input and context of the run.
-            streams: Whether the client receives text as it is produced.
-            on_end: Called at the run's end, unless it was stopped.
-
-        Raises:
-            ProblemError: The server is stopping.
-        """
-        if self.draining:
-            raise stopping()
-        run = ServerRun(
-            self.host,
-            spec,
-            self.metrics,
-            streams=streams,
-            between_pieces_s=lambda: between_pieces_s(len(self._active)),
-            on_end=on_end,
-        )
-        self._active.add(run)
-        try:
-            yield run
-        finally:
-            if spec.scope.mark is not None and not spec.is_attempt and not run.ended:
-                run.detached = asyncio.create_task(self._finish(run), name="a run without its client")
-                self._following.add(run.detached)
-                run.detached.add_done_callback(self._following.discard)
-            else:
-                self._active.discard(run)
-                # Shielded: a cancelled scope of anyio cancels each wait within it, and the database closes after this.
-                with anyio.CancelScope(shield=True):
-                    await run.close()
+            finally:
+                if spec.scope.mark is not None and not spec.is_attempt and not run.ended:
+                    stack.pop_all()  # the task closes the resources
+                    run.detached = asyncio.create_task(self._finish(run), name="a run without its client")
+                    self._following.add(run.detached)
+                    run.detached.add_done_callback(self._following.discard)
+                else:
+                    self._active.discard(run)
+                    # Shielded: a cancelled scope of anyio cancels each wait within it, and the database closes after.
+                    with anyio.CancelScope(shield=True):
+                        await run.close()
 
     async def _finish(self, run: ServerRun) -> None:
         """Wait for the end of a run whose client has left, and of its follow-ups; then the run is no longer active."""
@@ -179,7 +165,8 @@ class Runs:
         try:
             while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
                 check = functools.partial(run.driver.control.check_next, note)
-                async with self._start(run.spec.for_follow_up(note, check), streams=False) as run:
+                spec = run.spec.for_follow_up(note, check)
+                async with self.run(spec, streams=False, starts_follow_ups=False) as run:
                     while not isinstance(await run.part(), RunEnded):
                         pass
         except ProblemError:

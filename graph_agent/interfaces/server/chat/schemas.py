@@ -49,8 +49,8 @@ NO_CREDENTIALS = (
     "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
     "the server's credential_headers name, or give them in the agent file"
 )
-_MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
-"""Paths of the objects in a body in which clients put fields for the agent."""
+_MAY_HOLD = ("metadata", "context", "configurable", "extra_body")
+"""Names of the objects in a body in which clients put fields for the agent, beside `configurable` in `config`."""
 
 
 class _FirstFault(FailFast):
@@ -171,15 +171,11 @@ def has_credentials(data: Any) -> bool:
     """Return whether a body has a field `credentials`, at its top or in an object in which clients put fields for the
     agent.
     """
-    return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
-
-
-def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the object at a path in a body; an empty one if there is none."""
-    for name in path:
-        found = data.get(name)
-        data = found if isinstance(found, dict) else {}
-    return data
+    if not isinstance(data, dict):
+        return False
+    config = data.get("config")
+    inner = [*map(data.get, _MAY_HOLD), config.get("configurable") if isinstance(config, dict) else None]
+    return any(isinstance(each, dict) and "credentials" in each for each in (data, *inner))
 
 
 def answer_schema(
