@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from langchain_core.tools import ToolException
+from langgraph.checkpoint.memory import InMemorySaver
 
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.marks import marked
 from graph_agent.mcp import McpCallError, McpTools, open_mcp_tools
+from tests.support.agents import asks
 from tests.support.mcp_servers.running import HttpServer, asking
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -50,6 +54,31 @@ async def test_prompts_are_listed_and_filled_in(tools: McpTools) -> None:
 async def test_a_missing_resource_is_an_error_result(tools: McpTools) -> None:
     with pytest.raises(ToolException, match="MCP server 'hotel': Unknown resource: hotel://cellar"):
         await call(tools, "hotel_read_resource", uri="hotel://cellar")
+
+
+@pytest.mark.parametrize(("declared", "tainted"), [({}, [[["room"]]]), ({"source": "trusted"}, [])])
+async def test_a_server_is_untrusted_unless_it_is_declared_trusted(
+    tmp_path: Path, declared: dict[str, Any], tainted: list[Any]
+) -> None:
+    def reserve(room: str) -> str:
+        """Reserve a room."""
+        return f"Reserved {room}."
+
+    script = [
+        asks(("1", "hotel_read_resource", {"uri": "hotel://rooms/7"})),
+        asks(("2", "reserve", {"room": "Room 7"})),
+        "Done.",
+    ]
+    async with open_mcp_tools({"hotel": asking(tmp_path, resources=True, **declared)}) as tools:
+        agent = create_graph_agent(
+            ScriptedChatModel(script),
+            tools=[*tools, marked(reserve, sinks=["room"])],
+            config=LoopConfig(origins=True),
+            checkpointer=InMemorySaver(),
+        )
+        result = await agent.session("s").run("Book a room with a view.")
+
+    assert [each.value["tainted"] for each in result.interrupts] == tainted
 
 
 async def test_they_are_marked_as_reading(tools: McpTools) -> None:

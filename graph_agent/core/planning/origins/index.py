@@ -9,7 +9,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import Any
 
-from graph_agent.core.planning.origins.tokens import leaf_values, match_tokens, other_forms
+from graph_agent.core.planning.origins.tokens import continued_tokens, leaf_values, match_tokens, other_forms
 
 MOST_INDEXED_TOKENS = 400_000
 """Maximum tokens of all texts of an index, about two million characters; texts beyond it are not searched."""
@@ -103,6 +103,8 @@ class TextIndex:
         self._whole: dict[Author, dict[tuple[str, ...], int]] = {group: {} for group in Author}
         self._others: dict[Author, dict[str, tuple[int, int]]] = {group: {} for group in Author}
         """Second reading of some tokens → `(position, count)` of the newest."""
+        self._continued: set[int] = set()
+        """Positions of tokens that continue an address."""
 
     def add(self, source: ReadText, value: Any, source_of: Callable[[str], ReadText] | None = None) -> None:
         """Add a text, or plain JSON, each field of which is searched separately, field names included.
@@ -126,6 +128,7 @@ class TextIndex:
             for reading, first, end in islice(other_forms(leaf), max(0, MOST_OTHER_FORMS - len(others))):
                 self.steps += 1
                 others[reading] = len(self._tokens) + first, end - first
+            self._continued.update(len(self._tokens) + at for at in continued_tokens(leaf))
             self._add_field(author, path, tokens)
 
     def _add_field(self, source: ReadText, path: str, tokens: list[str]) -> None:
@@ -147,7 +150,7 @@ class TextIndex:
         if len(tokens) <= _WHOLE_TOKENS and path and not source.named:
             self._whole[source.group][tuple(tokens)] = len(self._fields) - 1
 
-    def find(self, tokens: Sequence[str], others: Sequence[str] = ()) -> Place | None:
+    def find(self, tokens: Sequence[str], others: Sequence[str] = (), *, is_address: bool = False) -> Place | None:
         """Return where a value occurs; None if it occurs nowhere.
 
         Authors are searched in the order of `Author`, and whole fields before parts of texts. In untrusted texts, a
@@ -161,6 +164,8 @@ class TextIndex:
         Args:
             tokens: The value's tokens, by `match_tokens`.
             others: Second readings of the whole value, by `other_forms`.
+            is_address: Whether the value is an address of mail, which is found as a whole only: `black@mail.example` is
+                no part of `eve.black@mail.example`.
         """
         if not tokens:
             return None
@@ -170,7 +175,7 @@ class TextIndex:
             whole = None if at is None else Place(self._fields[at].source, self._fields[at].path, True)
             if whole is not None and (group is not Author.UNTRUSTED or not has_letters):
                 return whole
-            place, has_more = self._full(group, tokens)
+            place, has_more = self._full(group, tokens, is_address=is_address)
             if place is None and whole is None:
                 place = self._in_other_form(group, tokens, others)
             if place is not None or whole is not None:
@@ -216,12 +221,13 @@ class TextIndex:
                     longest[at] = max(longest[at], 1)
         return longest
 
-    def _full(self, group: Author, tokens: Sequence[str]) -> tuple[Place | None, bool]:
+    def _full(self, group: Author, tokens: Sequence[str], *, is_address: bool) -> tuple[Place | None, bool]:
         """Return the newest position in texts of one author at which all tokens occur in order.
 
         Args:
             group: The author.
             tokens: The value's tokens.
+            is_address: Whether no place counts at which a longer address continues the value.
 
         Returns:
             The place, or None; and whether there were more positions than are compared. An occurrence that is a whole
@@ -239,6 +245,8 @@ class TextIndex:
             if start < 0 or self._tokens[start : start + len(wanted)] != wanted:
                 continue
             self.steps += len(wanted)
+            if is_address and not self._continued.isdisjoint((start, start + len(wanted))):
+                continue
             place = self._place(start, len(wanted))
             if not place.whole or place.source.named:
                 return place, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 MOST_LEAVES = 10_000
@@ -25,6 +26,7 @@ _TOKEN = re.compile(r"(?<![^\W_])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![^\W_])|
 _INVISIBLE = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]")
 # Letters of scripts without spaces between words; each is a token, because a name is a part of a longer run.
 _UNSPACED = re.compile("[\u0e00-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+_WITHIN_ADDRESS = frozenset(".+_-")
 _HAS_DIGIT = re.compile(r"\d")
 # Between the groups of an id, such as an account or a telephone number.
 _IN_ID = re.compile(r"[ \-./()]{1,3}")
@@ -113,6 +115,19 @@ def _other_numbers(text: str, tokens: Sequence[re.Match[str]]) -> Iterator[tuple
             end += 1
         if first < end and [reading] != [_canonical(token[0]) for token in tokens[first:end]]:
             yield reading, first, end
+
+
+def continued_tokens(value: Any) -> list[int]:
+    """Return the indexes of the tokens that continue an address, as `black` does in `eve.black@mail.example`.
+
+    Empty for a value without an address.
+    """
+    if not isinstance(value, str) or "@" not in value:
+        return []
+    text = _normal(value)
+    found = [*_TOKEN.finditer(text)]
+    pairs = enumerate(pairwise(found), 1)
+    return [at for at, (last, each) in pairs if text[last.end() : each.start()] in _WITHIN_ADDRESS]
 
 
 def pieces(text: str) -> list[str]:

@@ -61,7 +61,7 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
                 break
             origins[path] = _origin(sources, value, [text for at, text in references if _is_within(path, at)])
             if is_sink and isinstance(value, str) and "untrusted" not in origins[path]:
-                origins[path] = _of_pieces(sources, value) or origins[path]
+                origins[path] = _of_pieces(sources, value, origins[path])
         for path, key in keys_in(argument, name) if is_sink else ():
             if "untrusted" in (found := _origin(sources, key, ())):
                 origins[path] = found
@@ -75,18 +75,25 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
     return {**made, "tainted": tainted} if tainted else made
 
 
-def _of_pieces(sources: Sources, text: str) -> ArgumentOrigin | None:
+def _of_pieces(sources: Sources, text: str, whole: ArgumentOrigin) -> ArgumentOrigin:
     """Return the origin of the first untrusted value in a sink that has several, such as two recipients.
 
-    None if there is none. `part` is that value. A text that is too long to be searched is untrusted.
+    `part` is that value. A text that is too long to be searched is untrusted.
+
+    Args:
+        sources: The texts that the model has read.
+        text: The value of the sink.
+        whole: The origin of the value as a whole, which is returned if it was found, or if no part is untrusted.
     """
     if len(match_tokens(text)) > MOST_VALUE_TOKENS:
         return {"kind": "unknown", "untrusted": True}
+    if whole["kind"] != "model" and "part" not in whole:
+        return whole
     for piece in pieces(text):
         found = _origin(sources, piece, ())
         if "untrusted" in found and "part" not in found:
             return {**found, "part": " ".join(match_tokens(piece))[:_MOST_CHARS]}
-    return None
+    return whole
 
 
 def _is_within(path: str, outer: str) -> bool:
@@ -108,7 +115,8 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
     """
     tokens = match_tokens(value)[:MOST_VALUE_TOKENS]
     others = [form for form, first, end in other_forms(value) if (first, end) == (0, len(tokens))]
-    found = sources.index.find(tokens, others)
+    is_address = isinstance(value, str) and "@" in value
+    found = sources.index.find(tokens, others, is_address=is_address)
     # A value that the user wrote, too, is the user's.
     is_own = found is not None and found.part is None and found.source.group is Author.USER
     by_value = _of_place(found, tokens)
