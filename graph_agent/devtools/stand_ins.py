@@ -119,7 +119,8 @@ _numbers = itertools.count()
 
 
 def recorded_copy(model: BaseChatModel, playback: Playback) -> BaseChatModel:
-    """Return a copy of a model that returns the replies of a playback, and sends nothing.
+    """Return a copy of a model that returns the replies of a playback, and sends nothing; its blocking methods raise
+    `ConfigError`.
 
     Its class, address and options, on which the form of a request depends, are those of the model. The cache, the rate
     limiter and the callbacks are not copied.

@@ -101,7 +101,9 @@ def _is_uncertain(call: HeldCall) -> bool:
 
 
 def _marked(call: HeldCall, loop: LoopState, tools: Toolbox) -> HeldCall:
-    """Return a call, marked if it may write and may repeat the effect of an earlier call."""
+    """Return a call; if it may write and may repeat the effect of an earlier call, as a copy with `uncertain` set and a
+    description that says so.
+    """
     if not tools.writes(call["name"]) or not ((found := loop["uncertain"])["calls"] or "left_out" in found):
         return call
     key = fingerprint({"id": call["id"], "name": call["name"], "arguments": call["arguments"]})

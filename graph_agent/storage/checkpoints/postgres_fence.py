@@ -213,7 +213,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
         new_ids: Sequence[str],
     ) -> T:
-        """Perform `_write` without recording that it is committed.
+        """Check the fence, perform `write` and return its result; unlike `_write`, do not record the commit.
 
         A run with a committed checkpoint first tries one pipeline, in which SQL checks the newest checkpoint.
         Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides. If the run

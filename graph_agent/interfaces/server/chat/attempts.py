@@ -162,12 +162,12 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def put(self, token: str, session: str | None = None, ttl_s: float | None = None) -> None:
-        """Store the record of the attempt, by which the next attempt finds the thread or the session.
+        """Set `token` and `session`, and store them in the record by which the next attempt finds them.
 
         Args:
             token: Name of the thread or of the response.
             session: Id of the session; None for a request without a session.
-            ttl_s: Seconds to keep the record; None for as long as a run may take.
+            ttl_s: Seconds to keep the record; None for the longer of the settings `pending_ttl_s` and `retry_ttl_s`.
         """
         self.token, self.session = token, session
         settings = self.host.settings

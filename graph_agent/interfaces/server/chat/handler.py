@@ -425,10 +425,10 @@ class ChatHandler:
     async def _resolve(
         self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
     ) -> tuple[RunSpec, Attempt | None]:
-        """Return the run of a request, and the attempt that was begun for it; None if the request needs no new one.
+        """Return the run of a request, and the attempt that was begun for it.
 
-        An attempt is needed if the agent has a tool with side effects and the request neither a session nor an
-        idempotency key. It ends with `stack`.
+        The attempt is None unless the agent has a tool with side effects and the request has neither a session nor an
+        idempotency key. `stack` ends it.
         """
         host = self.runs.host
         if request.is_attempt:
