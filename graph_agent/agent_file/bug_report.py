@@ -58,7 +58,7 @@ async def bug_report(
 
     Args:
         config: Path of the agent file, which may be missing or invalid.
-        db: Address of the database; None for that of the file.
+        db: Address of the database; None for the one in the file.
         results: The results of the checks of `doctor`.
         environment: The environment variables, whose values are kept out.
     """

@@ -372,7 +372,7 @@ async def check_all(
 
     Args:
         config: Path of the agent file.
-        db: Address of the database; None for that of the file.
+        db: Address of the database; None for the one in the file.
         variables: Environment variables that look like settings and are none → what is wrong with them.
         env_file: What is reported of the file `.env` that was read; None if there is none.
         ask_model: Whether the model is asked with a small tool, which may cost money.

@@ -147,7 +147,7 @@ async def open_agent(
         environment: Variables for every stdio MCP server; its own variables override them.
         model: A model that replaces the file's, also for delegates, such as a `ScriptedChatModel` of a test; None for
             the file's.
-        memory_db: A database URL of the memory; None for that of the sessions, `db`, or else the file's.
+        memory_db: A database URL of the memory; None for `db`, if given, or else the file's.
         caller: The user of every run whose context names none, for the agent's memory; None for no such user.
 
     Raises:

@@ -106,7 +106,7 @@ class Judge(_Part):
     rubric: str = Field(min_length=1)
     """What a good answer is, in words."""
     model: str | list[str] | None = None
-    """The model, as in the agent file: `provider:name` or `module:factory`; None for that of the agent."""
+    """The model, as in the agent file: `provider:name` or `module:factory`; None for the agent's model."""
     threshold: float = Field(default=0.7, ge=0, le=1)
     """Lowest score that passes."""
 

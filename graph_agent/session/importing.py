@@ -276,7 +276,7 @@ async def import_session(
     Args:
         url: The database, `sqlite:///FILE` or `postgresql://…`.
         lines: The lines of the export, as JSON texts.
-        session_id: The id to import it under; None for that in the export.
+        session_id: The id to import it under; None for the id in the export.
         replace: Whether a session with the same id is replaced.
 
     Raises:

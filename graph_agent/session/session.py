@@ -132,7 +132,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             state: Values of own state fields (see `state_schema`), which this input sets; None to set none.
             input_id: The input's id, unique in the session: 1 to 255 printable characters; None if there is none.
             on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
-                `on_approval`; None for that.
+                `on_approval`; None to use the session's.
 
         Returns:
             The result of this input; `follow_ups` has the results of the follow-ups. A follow-up that raises is logged.
@@ -168,7 +168,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             input_id: The answer's own id, unique in the session: 1 to 255 printable characters. The same id again is
                 used once, as an input of `run` with an id. None if there is none.
             on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
-                `on_approval`; None for that.
+                `on_approval`; None to use the session's.
 
         Returns:
             The result of the input that was resumed; `follow_ups` has the results of the follow-ups.
@@ -240,7 +240,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
                 same id again runs the input only once: the parts of a stored result are its events, and its answer as
                 one `Token`; the parts of an input that is resumed begin where it is resumed.
             on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
-                `on_approval`; None for that. The stream goes on after its decisions, without a `Done` between.
+                `on_approval`; None to use the session's. The stream goes on after its decisions,
+                without a `Done` between.
             reasoning: Whether the reasoning of the agent's model is among the parts, as `Reasoning`. Default False.
 
         Raises:
@@ -292,7 +293,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
             input_id: The answer's own id, unique in the session; None if there is none. The same id again is used once.
             on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
-                `on_approval`; None for that.
+                `on_approval`; None to use the session's.
             reasoning: Whether the reasoning of the agent's model is among the parts, as `Reasoning`. Default False.
 
         Raises:

@@ -433,7 +433,7 @@ class TaskSampler:
         Args:
             request: The messages of the request.
             max_tokens: Maximum tokens of the reply; the run's own limit applies if it is lower.
-            temperature: Sampling temperature; None for that of the configuration.
+            temperature: Sampling temperature; None for the configuration's.
             stop: Texts at which the model stops generating; None if there are none.
 
         Raises:

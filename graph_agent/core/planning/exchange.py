@@ -269,7 +269,8 @@ class Exchange:
 
         Args:
             used: Usage that `usage` does not include yet.
-            newest: The newest reply, whose tokens estimate those of the next request; None for that of the history.
+            newest: The newest reply, whose tokens estimate those of the next request; None for the newest of the
+                history.
         """
         total, most = add_usage(self.usage, used), self.request.settings.max_turns
         if most is not None and self.request.loop["turn"] + total["model_calls"] >= most:

@@ -29,7 +29,7 @@ from graph_agent.models.wire.parsing.plans import read_plan
 from graph_agent.models.wire.text_form import PLAN_STATUS
 
 LimitCheck = Callable[[Usage, AIMessage | None], LimitMet | None]
-"""Function of the usage so far and the newest reply; None for that of the history.
+"""Function of the usage so far and the newest reply; None for the newest of the history.
 
 Returns the limit that forbids another request, with its size; None if none does.
 """
