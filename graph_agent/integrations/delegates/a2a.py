@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import anyio
+import httpx
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.types import AgentCard, CancelTaskRequest, Message, Part, Role, TaskState
 from a2a.utils.constants import TransportProtocol
@@ -28,6 +29,7 @@ from graph_agent.base.errors import OperatorError
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import add_usage, less_usage
 from graph_agent.core.extensions.delegation import Delegation, DelegationResult, started_in_background
+from graph_agent.core.extensions.output import effect_text
 from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe_card, open_http, origin_of, read_card
 from graph_agent.integrations.delegates.a2a_parts import (
     EXTENSION,
@@ -229,6 +231,7 @@ class RemoteAgent:
         error results, and after a failure the card is read again; after a cancellation, the remote task is cancelled,
         its usage recorded, and the cancellation raised.
         """
+        task: FollowedTask | None = None
         try:
             async with self._client() as (client, streams):
                 task = FollowedTask(
@@ -244,7 +247,8 @@ class RemoteAgent:
                 except RemoteTimeoutError:
                     await task.cancel()
                     state = "its task was cancelled" if task.cancel_confirmed else "its task may still be running"
-                    failed = self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {state}")
+                    silence = f"was silent for {self._timeout_s:g} seconds, or time ran out; {state}"
+                    failed = self._error(f"{silence}. {effect_text(writes=True)}")
                     return replace(failed, usage=less_usage(read_usage(task.metadata), counted))
                 except BaseException:
                     await task.cancel()
@@ -257,7 +261,8 @@ class RemoteAgent:
             self._card = None
             self._attempted_at = None
             logger.warning("The agent %r failed: %s", self.name, self._safe_text(error))
-            return self._error(f"failed to answer: {self._safe_text(error)}")
+            failure = f"failed to answer: {self._safe_text(error)}"
+            return self._error(f"{failure}. {effect_text(writes=True)}" if _may_have_begun(task, error) else failure)
         if delegation.background and task.id and task.running:
             return started_in_background(delegation, self.name, task.id, [])
         result = self._result(task)
@@ -381,3 +386,24 @@ def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
     part = Part(text="\n".join(["The conversation so far, for context:", *lines, "", "The task:"]))
     part.metadata.update({EXTENSION: "context"})
     return [part]
+
+
+def _may_have_begun(task: FollowedTask | None, error: BaseException) -> bool:
+    """Return whether a remote agent may have worked on a task before a failure.
+
+    True if the agent has reported the task, or if the connection was lost after it was made.
+
+    Args:
+        task: The task; None if no message was sent.
+        error: The failure.
+    """
+    if task is None:
+        return False
+    if task.message is not None or task.status.state != TaskState.TASK_STATE_UNSPECIFIED:
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, httpx.TransportError):
+            return not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        cause = cause.__cause__
+    return False

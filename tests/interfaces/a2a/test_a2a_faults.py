@@ -17,12 +17,14 @@ from a2a.server.events import EventQueue
 from a2a.server.routes import create_agent_card_routes
 from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentCard, Part, TaskState
+from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from graph_agent import A2ADelegate
+from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.approvals import approve
 from graph_agent.base.usage import RemainingBudget
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
@@ -30,6 +32,7 @@ from graph_agent.integrations.delegates.a2a_http import A2AAuth
 from tests.support.a2a_client import EXTENSION
 from tests.support.a2a_delegates import delegating_session, delegation_summaries
 from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain
+from tests.support.agents import asks
 from tests.support.warm_process import warm_python
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -54,6 +57,8 @@ def event_of(payload: dict[str, Any]) -> bytes:
     return f"data: {json.dumps({'jsonrpc': '2.0', 'id': '1', 'result': payload})}\n\n".encode()
 
 
+UNCERTAIN = "It is not known whether it took effect; check before repeating it."
+"""The end of a result whose task may have been worked on."""
 WORKING = event_of({"task": {"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_WORKING"}}})
 
 
@@ -131,11 +136,29 @@ async def test_an_unreachable_agent_is_an_error_result() -> None:
     result = await session.run("go")
 
     description = model.requests[0].tools[0]["function"]["description"]
-    assert (result.results["1"]["error"].split(":")[0], "Knows the weather." in description, result.answer) == (
+    error = result.results["1"]["error"]
+    assert (error.split(":")[0], UNCERTAIN in error, "Knows the weather." in description, result.answer) == (
         "The agent 'researcher' failed to answer",
+        False,
         True,
         "Done.",
     )
+
+
+async def test_an_equal_delegation_after_a_lost_connection_is_asked_about_as_uncertain() -> None:
+    asked = asks(("1", "delegate_to_researcher", {"task": "Book room 7."}))
+    with serving_badly(breaks_off) as url:
+        agent = create_graph_agent(
+            ScriptedChatModel([asked, asked]),
+            delegates=[A2ADelegate("researcher", url)],
+            config=LoopConfig(approve="delegate_to_researcher"),
+            checkpointer=InMemorySaver(),
+        )
+        session = agent.session("s1")
+        first = await session.run("Book room 7.")
+        second = await session.resume(approve())
+
+    assert [each.interrupts[0].value.get("uncertain") for each in (first, second)] == [None, [True]]
 
 
 async def never(text: str, updater: TaskUpdater, context: RequestContext) -> None:
@@ -152,7 +175,7 @@ async def test_a_silent_agent_receives_a_cancel_request() -> None:
         result = await delegate_to(A2ADelegate("researcher", url, timeout_s=2))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
-    text = "The agent 'researcher' was silent for 2 seconds, or time ran out; its task was cancelled"
+    text = f"The agent 'researcher' was silent for 2 seconds, or time ran out; its task was cancelled. {UNCERTAIN}"
     assert (result, cancelled) == (DelegationResult(text, "error"), True)
 
 
@@ -162,7 +185,9 @@ async def test_an_agent_without_a_task_id_cannot_be_cancelled() -> None:
     with serving_plain(agent) as url:
         result = await delegate_to(A2ADelegate("researcher", url, timeout_s=2))
 
-    text = "The agent 'researcher' was silent for 2 seconds, or time ran out; its task may still be running"
+    text = (
+        f"The agent 'researcher' was silent for 2 seconds, or time ran out; its task may still be running. {UNCERTAIN}"
+    )
     assert result == DelegationResult(text, "error")
 
 
@@ -277,7 +302,13 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
         await process.communicate()  # its end alone may come before that of its output, which then stays open
 
     words = "The agent 'researcher' failed to answer"
-    assert (result.status, str(result.content).split(":")[0], progress) == ("error", words, ["begun"])
+    content = str(result.content)
+    assert (result.status, content.split(":")[0], content.endswith(f". {UNCERTAIN}"), progress) == (
+        "error",
+        words,
+        True,
+        ["begun"],
+    )
 
 
 def card_of_another_host(url: str) -> AgentCard:
