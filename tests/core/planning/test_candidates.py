@@ -80,6 +80,16 @@ async def test_all_candidates_are_counted_and_the_cheapest_may_be_taken() -> Non
     assert result.usage["model_calls"] == 6
 
 
+@pytest.mark.parametrize(("budget", "reason"), [(329, "token_limit"), (10_000, "completed")])
+async def test_the_tokens_of_all_candidates_count_against_the_budget(budget: int, reason: str) -> None:
+    script = [calls(("look", "a"))] * 3
+    session = agent_of(ScriptedChatModel([*script, *["Done."] * 3]), max_tokens_total=budget).session("s1")
+
+    result = await session.run("Look it up.")
+
+    assert result.stop_reason == reason
+
+
 class Failing(ScriptedChatModel):
     """Fails the given requests, counted from 0."""
 
