@@ -26,6 +26,7 @@ from graph_agent.nodes.tools import tools_node
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
 
+    from graph_agent.core.execution.overlap.past_inputs import PastInputs
     from graph_agent.core.extensions.middleware import AdmittedMiddleware
     from graph_agent.core.extensions.skills import SkillSet
     from graph_agent.models.provider_tools import ProviderTool
@@ -90,6 +91,17 @@ def call_nodes(deps: AgentDeps) -> dict[str, Callable[..., Any]]:
 
     ask = functools.partial(ask_for_calls, quiet=True)
     return {name: noting_results(node, ask) for name, node in nodes.items()}
+
+
+def past_inputs(config: LoopConfig) -> PastInputs | None:
+    """Return the inputs of stored sessions, of which the table of calls learns; None without `predict`."""
+    if not config.predict:
+        return None
+    # Imported here: few agents predict calls.
+    from graph_agent.core.execution.overlap.past_inputs import PastInputs
+    from graph_agent.session.past_sessions import PastSessionReader
+
+    return PastInputs(PastSessionReader())
 
 
 def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]:

@@ -40,6 +40,7 @@ from graph_agent.session.agent_parts import (
     json_schema_of,
     middleware_wrappers,
     opened_skills,
+    past_inputs,
     split_provider_tools,
     with_approvals,
 )
@@ -128,6 +129,7 @@ def assemble(
         runs_added_tools=any(one.adds_tools for one in admitted),
         whole_replies=wrappers.whole_replies,
         hook_set=wrappers.hook_set,
+        past_inputs=past_inputs(config),
     )
     inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in toolbox.delegates.values()]
     asks = config.approve is not None or any(getattr(each, "asks", False) for each in [*inner, *admitted])

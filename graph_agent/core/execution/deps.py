@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import AIMessage, AnyMessage
@@ -41,6 +41,9 @@ from graph_agent.models.pool import ModelPool
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.models.system_prompt import PromptContent, joined_sections, tools_in_text
+
+if TYPE_CHECKING:
+    from graph_agent.core.execution.overlap.past_inputs import PastInputs
 
 ToolCallWrapper = Callable[
     [Call, RunnableConfig, Runtime[Any], Callable[[Call, BaseTool | None], Awaitable[CallResult]]],
@@ -150,6 +153,8 @@ class AgentDeps:
     """Limits the calls of a wave that run at once."""
     calls_that_followed: CallTable = field(default_factory=CallTable)
     """Which calls followed which in the inputs of the agent, for `predict`; shared by all variants."""
+    past_inputs: PastInputs | None = None
+    """The inputs of stored sessions, which `calls_that_followed` counts once; None without `predict`."""
     variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
     """Cache of the dependencies for runs whose context changes them: relevant parts of the context as JSON →
     dependencies."""

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config, get_store
 
-from graph_agent.base._compat import read_state
+from graph_agent.base._compat import checkpointer_of, read_state
 from graph_agent.base.history.call_events import since_plan
 from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.history.plan_parts import SpeculationSource
@@ -137,11 +137,18 @@ class PlanningOverlap:
             send = partial(predictions_of(run_of(self._config)).first, exchange, request, send)
         learned = _learned_calls_of(request, self._config)
         proposing = asyncio.ensure_future(self._begin_likely(learned))
+        agent = request.agent
+        past, counting = agent.past_inputs, None
+        if past is not None:
+            saver, names = checkpointer_of(self._config), agent.toolbox.names
+            counting = past.begin(agent.calls_that_followed, saver, learned.where, names)
         try:
             planned = await self._planned(send())
         finally:
-            # Not cancelled: what it reads and counts is of use for later plans.
-            await asyncio.wait([proposing])
+            if past is not None and counting is not None:
+                past.pause()
+            # Not cancelled: what they read and count is of use for later plans.
+            await asyncio.wait([proposing, *([counting] if counting is not None else ())])
         proposing.result()
         if not planned.calls:
             await learned.end(request.loop["step"])

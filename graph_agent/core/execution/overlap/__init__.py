@@ -16,13 +16,15 @@ Parts of this folder:
 - `early_calls.py`: the calls that run, and their results
 - `streamed_calls.py`, `streamed_objects.py`: the reply as it streams
 - `learned_calls.py`: the calls that are likely to follow; `call_table.py`: what has followed in earlier inputs;
-  `value_references.py`: where the values of arguments stand
+  `past_inputs.py`: those of sessions that were stored before
+- `value_references.py`: where the values of arguments stand
 
 Parts in other files:
 
 - `core/planning/overlap.py`: what begins while a plan is asked for; `core/planning/streamed_dispatch.py`: the calls of
   the reply, and which of them wait for results of others; `core/planning/ask.py`: `_send`, which asks
 - `core/planning/predicted_plan.py`: the plan that is asked for while a call of the wave before still runs
+- `session/past_sessions.py`: `PastSessionReader`, which reads stored sessions for the table
 - `core/execution/run_call.py`: `run_tool`, which takes an early result
 - `core/planning/answer.py`: `update`, which ends the speculation of the input; `Run.release` does so, too
 - `models/chunk_listener.py`: how the chunks of a reply arrive here

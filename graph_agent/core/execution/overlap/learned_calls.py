@@ -41,7 +41,8 @@ class LearnedCalls:
 
     def __init__(self, table: CallTable, store: BaseStore | None, agent: str) -> None:
         self._table = table
-        self._where = (store, agent)
+        self.where = (store, agent)
+        """The Store that keeps the table, and the name of the agent in it."""
         self._step = -1
         """Number of plans of the input whose results were read.
 
@@ -70,7 +71,7 @@ class LearnedCalls:
         else:
             # The same request once more, or an input that another run has begun.
             return []
-        followers = await self._table.followers(self._context, *self._where)
+        followers = await self._table.followers(self._context, *self.where)
         return [call for shape in followers.likely() for call in self._calls_of(shape)]
 
     async def end(self, step: int) -> None:
@@ -80,7 +81,7 @@ class LearnedCalls:
         """
         if step == self._step:
             self._step = -1
-            await self._table.count(self._context, (), *self._where)
+            await self._table.count(self._context, (), *self.where)
 
     async def _read(self, wave: Sequence[StoredEvent]) -> None:
         """Count the calls of a wave as followers of the wave before it, and add its successful results to the known
@@ -90,7 +91,7 @@ class LearnedCalls:
         waits = {call["id"] for entry in wave if entry["type"] == "plan" for call in entry["calls"] if "needs" in call}
         # A call that waited has values of the same wave, which cannot be known before it.
         made = [entry for entry in wave if entry["type"] == "tool_call" and entry["id"] not in waits]
-        await self._table.count(self._context, self._shapes_of(made), *self._where)
+        await self._table.count(self._context, self._shapes_of(made), *self.where)
         numbers = Counter[str]()
         tools: set[str] = set()
         for entry in wave:
