@@ -92,8 +92,8 @@ class PastInputs:
         try:
             if saver is not None and not await table.has_past(*where):
                 await self._read(saver, tools)
+            await table.take(self._counts, *where)
             if not self._left:
-                await table.take(self._counts, *where)
                 await table.end_past(*where)
                 self._is_counted = True
         except Exception as error:  # noqa: BLE001 - a checkpointer may raise anything, and the agent works without it
