@@ -254,7 +254,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 return
             await self._check_session(input, configurable, saver)
             if saver is not None:
-                run.fence.claims = _may_resume(input, configurable)
+                # LangGraph resumes a dispatched run whose id the newest checkpoint has.
+                run.fence.claims = _resumes(input, configurable) or is_dispatched(configurable)
                 await check_start(saver, configurable)
                 if not _sets_durability(kwargs) and not inherits_durability(configurable):
                     namespace = configurable.get("checkpoint_ns", "")
@@ -305,7 +306,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         Raises `InputError` and `SessionBusyError` like `bulk_update_state`.
         """
         configurable = self._checked_configurable(config)
-        self._check_own_updates(supersteps)
+        for update in [update for superstep in supersteps for update in superstep]:
+            self._check_custom_state(update[0])
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
@@ -361,11 +363,6 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             raise unusable_input(given, "has no message, and there is no stored run or conversation to continue")
         if saver is not None and isinstance(update, Mapping):
             own.check(update, found.checkpoint["channel_values"] if found is not None else {})
-
-    def _check_own_updates(self, supersteps: Any) -> None:
-        """Raise `InputError` if updates of the state have values of own state fields that are not plain data."""
-        for update in [update for superstep in supersteps for update in superstep]:
-            self._check_custom_state(update[0])
 
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
         """Return the checkpointer of a run; None if the run stores nothing.
@@ -501,11 +498,6 @@ def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
     """Return whether a run continues the checkpoint that it loads; otherwise its input is stored first."""
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
-
-
-def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
-    """Return whether a run resumes, or may: LangGraph resumes a dispatched run whose id the newest checkpoint has."""
-    return _resumes(given, configurable) or is_dispatched(configurable)
 
 
 def _refuse_answered(state: StateSnapshot) -> None:

@@ -237,9 +237,5 @@ async def _by_input(
     is_pruned = known.config["configurable"].get("checkpoint_ns") == ANSWERS
     at_its_end = pruned_state(known).values if is_pruned else await read_history(saver, session_id, known)
     own = [each for each in since_last_input(at_its_end["events"]) if each["type"] == "agent_response"]
-    return _index_of(events, own[-1]) if own else None
-
-
-def _index_of(events: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> int | None:
-    """Return the index of the last equal event in the history; None if there is none."""
-    return next((at for at in range(len(events) - 1, -1, -1) if events[at] == entry), None)
+    newest_first = range(len(events) - 1, -1, -1)
+    return next((at for at in newest_first if own and events[at] == own[-1]), None)

@@ -481,7 +481,8 @@ def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage]
         settings: The configuration of the run, which has the prices.
     """
     # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
-    last = _newest_reply(history) if usage["model_calls"] else None
+    replies = (message for message in reversed(history) if isinstance(message, AIMessage))
+    last = next(replies, None) if usage["model_calls"] else None
     used = last.usage_metadata if last is not None else None
     return BudgetUsage(
         seconds=run.stop.worked_s(loop.get("worked_s", 0.0)),
@@ -490,11 +491,6 @@ def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage]
         last_tokens=used["total_tokens"] if used else 0,
         last_cost=cost_of(last, settings.prices) if last is not None else 0.0,
     )
-
-
-def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
-    """Return the model's newest message; None if there is none."""
-    return next((message for message in reversed(history) if isinstance(message, AIMessage)), None)
 
 
 def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:

@@ -83,7 +83,7 @@ async def ask_candidates(
         # A cancelled request records what it has used.
         await asyncio.wait(tasks)
     plans = {at: plan for at, plan in enumerate(map(_plan_of, tasks)) if plan is not None}
-    failures = [error for task in tasks if (error := _failure_of(task)) is not None]
+    failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     count = partial(exchange.count, last=None)
     for error in failures:
         log_failure(logger, "A candidate", error)
@@ -155,11 +155,6 @@ async def _request_of(request: NextRequest, candidate: Candidate) -> NextRequest
 def _plan_of(task: asyncio.Future[Planned]) -> Planned | None:
     """Return the plan of a candidate's request; None if the request still runs, failed or was cancelled."""
     return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
-
-
-def _failure_of(task: asyncio.Future[Planned]) -> BaseException | None:
-    """Return the error of a candidate's request that failed; None for one that succeeded or was cancelled."""
-    return None if task.cancelled() else task.exception()
 
 
 def _shown(

@@ -178,14 +178,8 @@ class KnownCalls:
         self.newest_wave: frozenset[str] = frozenset()
         self.window = 0
         """Window of the last read; 0 before the first one."""
-        self.length = 0
-        """Number of events that were read."""
-        self.last: StoredEvent | None = None
-        """The last of these events."""
-
-    def begins(self, events: Sequence[StoredEvent], window: int) -> bool:
-        """Whether a history begins with the events that were read, and was read with the same window."""
-        return self.window == window and 0 < self.length <= len(events) and events[self.length - 1] is self.last
+        self.read = 0
+        """Number of the session's events that were read; a run only appends events."""
 
 
 def recent_calls(
@@ -207,7 +201,7 @@ def recent_calls(
             window.
     """
     known = KnownCalls() if known is None else known
-    begin = known.length if known.begins(events, window) else 0
+    begin = known.read if known.window == window else 0
     part = _read(events, begin, marks, window)
     # A call and its results may lie on both sides of the beginning, e.g. those of a task in the background.
     if begin and part.is_open and not part.is_whole:
@@ -217,8 +211,7 @@ def recent_calls(
         entries = [*known.entries, *entries][-window:]
         newest_wave = known.newest_wave if newest_wave is None else newest_wave
     newest_wave = part.unplanned if newest_wave is None else newest_wave
-    known.entries, known.newest_wave, known.window = entries, newest_wave, window
-    known.length, known.last = len(events), events[-1] if events else None
+    known.entries, known.newest_wave, known.window, known.read = entries, newest_wave, window, len(events)
     fingerprints, outcomes, results = map(list, zip(*entries, strict=True)) if entries else ([], [], [])
     return RecentCalls(fingerprints, outcomes, [*filter(None, results)], newest_wave)
 

@@ -54,7 +54,8 @@ def _from_table(model: BaseChatModel) -> WireRules:
     if named is None and (own := PROVIDER_OF_PACKAGE.get(packages[0])) not in _CLOUDS:
         named = own
     # A class for one provider is used with that provider's API at any address.
-    provider = named if named is not None else _provider_at(base_url(model) or _default_url(packages))
+    default = _OPENAI_URL if packages[-1] == "langchain_openai" else ""
+    provider = named if named is not None else _provider_at(base_url(model) or default)
     if provider == "google-gemini" and getattr(model, "vertexai", False):
         provider = "google-vertex"  # which refuses the signatures of Gemini's own API
     rules = PROVIDERS.get(provider or "", WireRules())
@@ -88,11 +89,6 @@ def base_url(model: BaseChatModel) -> str:
 def model_name(model: BaseChatModel) -> str:
     """Return the model's name at the endpoint; empty if unknown."""
     return next((name for field in _NAME_FIELDS if isinstance(name := getattr(model, field, None), str) and name), "")
-
-
-def _default_url(packages: list[str]) -> str:
-    """Return the address that a client uses if none is configured; empty if unknown."""
-    return _OPENAI_URL if packages[-1] == "langchain_openai" else ""
 
 
 def _provider_at(url: str) -> str | None:
