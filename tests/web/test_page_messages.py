@@ -212,8 +212,8 @@ def test_a_person_is_asked_before_a_call_with_side_effects_may_be_made_again(pag
 
     expect(page.locator(".sessions li").first).to_contain_text("fork")
     assert (question, kept, repeated) == (
-        "This message's run made 1 call with side effects:\n\n"
-        'echo({"text":"paid"})\n\nA new answer may do it again. Go on?',
+        "This message's run made 1 call that may have side effects:\n\n"
+        'echo({"text":"paid"})\n\nA new answer may make it again. Go on?',
         origin,
         question,
     )

@@ -31,7 +31,7 @@ def test_a_name_that_fits_only_inside_its_bar_stands_inside(page: Page, tmp_path
         ts = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
         return {"type": type_, "seq": seq, "step": step, "ts": ts.isoformat(timespec="microseconds"), **fields}
 
-    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": calls}
+    plan: dict[str, Any] = {"status": "continue", "action": "work", "reasoning": "", "calls": calls}
     events = [
         event("user_message", 0, 0, step=0, content="go"),
         event("plan", 1, 0.202, **plan),
@@ -66,7 +66,7 @@ def test_short_bars_show_their_names(page: Page, tmp_path: Path) -> None:
         ts = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
         return {"type": type_, "seq": seq, "step": 1, "ts": ts.isoformat(timespec="microseconds"), **fields}
 
-    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": calls}
+    plan: dict[str, Any] = {"status": "continue", "action": "work", "reasoning": "", "calls": calls}
     ran = {"status": "success", "content": "", "truncated": False}
     events = [
         event("user_message", 0, 0, content="go"),

@@ -288,7 +288,7 @@ class App extends Component {
   /** Ask a person before a branch leaves out calls with side effects, because its runs may make them again. */
   async mayLeaveOut(id, seq, run, again) {
     const { left_out: calls } = await get(sessionPath(id, `/fork?seq=${seq}`));
-    return !calls.length || confirm(`${run} made ${counted(calls.length, "call")} with side effects:\n\n${calls.map(callText).join("\n")}\n\n${again} may do it again. Go on?`);
+    return !calls.length || confirm(`${run} made ${counted(calls.length, "call")} that may have side effects:\n\n${calls.slice(0, LISTED).map(callText).join("\n")}${calls.length > LISTED ? `\nand ${calls.length - LISTED} more` : ""}\n\n${again} may make ${calls.length > 1 ? "them" : "it"} again. Go on?`);
   }
 
   /** Take back the approval of all calls of a kind in the session. */
@@ -469,6 +469,7 @@ function nodesOf({ calls, inputs }) {
   return Object.keys(kinds).filter((name) => kinds[name]);
 }
 
+const LISTED = 12;
 const callText = ({ name, arguments: given, status }) => `${name}(${short(toJson(given), 200)})${status === "unknown" ? ", outcome unknown" : ""}`;
 
 const usageWord = ({ calls, tokens, cost }) =>

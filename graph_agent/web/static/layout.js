@@ -40,12 +40,13 @@ export const nameLength = (bar) => Math.ceil(lengthOfText(nameOf(bar)) + (bar.ca
 export const innerLength = (width) => Math.max(0, width - 8);
 
 /** Return from where to where a bar and its name reach, in pixels; a name stands beside a bar that is too short for it. */
-function extentOf(bar, at, end) {
+function extentOf(bar, at, begin, end) {
   const x = at(bar.from);
   const right = x + Math.max(6, at(bar.to) - x);
   const length = nameLength(bar) + 8;
-  if (right - x >= Math.min(length, WIDE)) return [x, right];
-  return right + length <= end ? [x, right + length] : [x - length, right];
+  const isWide = right - x >= WIDE;
+  if (right - x >= length || (isWide && x - length < begin)) return [x, right];
+  return !isWide && right + length <= end ? [x, right + length] : [x - length, right];
 }
 
 const durationOf = (waits) => waits.reduce((sum, [from, to]) => sum + to - from, 0);
@@ -196,12 +197,12 @@ export function layout(input, viewport, zoom, now) {
     const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: stripes(asked[n]), dead: stripes(dead[n]), idle: stripes(idle[n]) };
     columns.push(column);
     const placed = step
-      ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0, (bar) => extentOf(bar, at, x + width))]
+      ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0, (bar) => extentOf(bar, at, x, x + width))]
       : [{ step: { number: "next", input, calls: [], models: [] }, kind: "model", from: begin, to: end, row: -1, depth: 0, open: true }];
     for (const bar of placed) {
       const left = at(bar.from);
       const y = HEAD + (bar.row + 1) * LANE;
-      const [edge] = extentOf(bar, at, x + width);
+      const [edge] = extentOf(bar, at, x, x + width);
       const early = bar.call?.begun === undefined ? 0 : at(bar.from + bar.call.early) - left;
       const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), early, column, edge });
       bars.push(box);
