@@ -169,8 +169,8 @@ class EmptySummaryError(Exception):
 def _request_tokens(request: NextRequest) -> int:
     """Return the tokens of the next request: the provider's count or an estimate, whichever is larger.
 
-    The provider's count is that of the newest reply, plus an estimate of the messages since. It cannot be used alone,
-    because some providers report too little, or zero.
+    The provider's count is that of the newest reply without its reasoning, plus an estimate of the
+    messages since. It cannot be used alone, because some providers report too little, or zero.
     """
     conversation = request.conversation
     estimated = request.estimated_tokens()

@@ -366,10 +366,11 @@ class ServerConnection:
             await self._session.send_roots_list_changed()
 
     def _on_unreadable(self, error: UnreadableError) -> None:
-        """Log the message and fail all running calls, because it may be the reply to any of them.
+        """Log the message and fail all calls that were sent, because it may be the reply to any of them.
 
         If the line was probably output of the server's program and not a message, the calls fail only after a second,
-        or not at all if the connection ignores such lines.
+        or not at all if the connection ignores such lines. Before the connection is open, the message is
+        only logged, and kept for the error of a timeout.
         """
         logger.warning("MCP server %r: %s", self._config.name, error.reason)
         if not self.opened.done():

@@ -25,7 +25,9 @@ def by_words(store: BaseStore) -> Find:
     """
 
     async def find(namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
-        """Return the items of a namespace with a word of the text, at most `limit` after the first `offset` ones."""
+        """Return the items of a namespace with a word of the text, those with the most words first: `limit` items after
+        the first `offset` ones.
+        """
         words = set(words_of(text))
         items = await store.asearch(namespace, limit=10_000)
         counts = [(len(words & set(words_of(str(item.value.get("content"))))), item) for item in items]

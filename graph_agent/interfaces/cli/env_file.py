@@ -99,9 +99,10 @@ class _ReadsEnvFile(_Base):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, after reading the file `.env` next to the agent file that they name.
+        """Parse the arguments, after setting the variables of the file `.env` next to the command's agent file.
 
-        With `--no-env`, which is removed from the arguments, no file is read. A command without `--config` only parses.
+        The agent file is that of `--config`, of `GRAPH_AGENT_CONFIG`, or the default. With `--no-env`, which is removed
+        from the arguments, no file is read. A command that has no option `--config` only parses.
         Raises `ConfigError` if the file is invalid.
         """
         if ctx.resilient_parsing or not any(each.name == "config" for each in self.params):

@@ -224,7 +224,9 @@ def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _into(keyword: str, name: str) -> RequestWriter:
-    """Return a writer that stores an option in a keyword whose value is a dict, such as `extra_body`."""
+    """Return a writer that adds an option to a keyword whose value is a dict, such as `extra_body`, and keeps the
+    entries that the call or else the model has there.
+    """
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         own = sent.get(keyword) or getattr(model, keyword, None) or {}

@@ -36,7 +36,7 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
 
     A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value, or one of
     several values in it, comes from text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched: the
-    first of them in a sink counts as untrusted, and the others get no origin. The task of a delegation also gets its
+    first one in each sink counts as untrusted, and the others get no origin. The task of a delegation also gets its
     untrusted `parts`.
 
     Args:
