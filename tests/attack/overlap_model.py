@@ -35,7 +35,7 @@ STREAMED = (
 PREDICTED = ("an early call runs", "the predicted call has ended", *STREAMED[1:])
 """Phases of such a plan whose first call a table proposes before the reply begins, in their order."""
 SLOW, NEXT = "/slow", "/next"
-"""Ends of the texts of a reading call beside which the next plan is predicted, and of a reading call of that plan."""
+"""Ends of the texts of a reading call during which the next plan is predicted, and of a reading call of that plan."""
 LEARNED = 2
 """Plans of a process after which the table proposes a call."""
 CANDIDATES = (
@@ -72,7 +72,7 @@ class Phases:
         self._ended: Counter[str] = Counter()
         self._changed = asyncio.Condition()
         self.predicted: set[str] = set()
-        """Texts of the slow calls that this process has planned, beside which the next plan is predicted."""
+        """Texts of the slow calls that this process has planned, during which the next plan is predicted."""
 
     def choose(self, phase: str) -> None:
         """Choose the phase, of a plan that begins later."""

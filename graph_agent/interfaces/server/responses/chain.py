@@ -259,7 +259,7 @@ def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
 
 
 class KeyedResponse(TypedDict):
-    """What is stored for an idempotency key: the response of the first request with it."""
+    """The entry of an idempotency key: the response of the first request with it."""
 
     token: str
     """Token of the response."""
@@ -358,7 +358,7 @@ class Key:
             await check()
 
     async def first(self) -> KeyedResponse | None:
-        """Return what is stored for this key; None for a new key.
+        """Return the entry of this key; None for a new key.
 
         Raises `ProblemError` if the first request with the key was different.
         """
