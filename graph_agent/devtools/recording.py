@@ -316,7 +316,7 @@ class _InputReader:
         asked: Mapping[str, Iterator[Sequence[Any]]],
     ) -> None:
         self.gaps: list[str] = []
-        """What is not stored, one sentence each."""
+        """The facts that are not stored, one sentence each."""
         self._events = events
         self._messages = messages
         self._writes = writes

@@ -1,4 +1,4 @@
-"""Streamed dispatch changes nothing but the time: no writing call begins early, and what is stored is the same."""
+"""Streamed dispatch changes nothing but the time: no writing call begins early, and the history is the same."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def run(mode: Any, script: list[Any], dispatch: Any) -> tuple[Any, int]:
         """Save."""
         nonlocal runs
         runs += 1
-        # Calls that run at the same time do not see what is saved, whichever begins first.
+        # Calls that run at the same time do not see a saved value, whichever begins first.
         for _ in range(300):
             await asyncio.sleep(0)
         saved.append(text)
