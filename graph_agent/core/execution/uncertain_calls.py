@@ -102,7 +102,7 @@ def _is_uncertain(call: HeldCall) -> bool:
 
 def _marked(call: HeldCall, loop: LoopState, tools: Toolbox) -> HeldCall:
     """Return a call; if it may write and may repeat the effect of an earlier call, as a copy with `uncertain` set and a
-    description that says so.
+    description that warns of it.
     """
     if not tools.writes(call["name"]) or not ((found := loop["uncertain"])["calls"] or "left_out" in found):
         return call
