@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 
 from graph_agent.base._internal.text import text_of
-from graph_agent.base.history.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
+from graph_agent.base.history.events import ResultStatus, StoredEvent
+from graph_agent.base.history.plan_parts import ModelCallRecord, Purpose
 from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.extensions.output import StopCause, cut_short

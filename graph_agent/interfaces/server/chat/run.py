@@ -402,7 +402,9 @@ class ServerRun:
         """
         spec = self.spec
         deps = getattr(spec.graph.builder, "deps", None)
-        shows_texts = deps is not None and deps.streams_while_planning(deps.config)
+        shows_texts = deps.streams_while_planning(deps.config) if deps is not None else False
+        # Events have a text that a guard replaced only if it was streamed before, and every door shows the same texts.
+        self._streams = self._streams or (deps is not None and shows_texts and deps.guarded)
         self._sends_texts = shows_texts and not (self._streams or spec.is_structured)
         output = RunOutput(
             # A structured answer may take several attempts; only the last one is sent, as a whole.
