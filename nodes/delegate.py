@@ -11,7 +11,6 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from graph_agent.base._compat import read_state
-from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.sync_bridge import await_within
 from graph_agent.base.calls import delegate_name
 from graph_agent.base.history.call_events import CallResult, fault_result
@@ -31,8 +30,6 @@ from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.core.extensions.delegation import ContinuingDelegate, DelegationResult
 from graph_agent.core.extensions.invoke import belongs_to_run
-
-logger = get_logger(__name__)
 
 
 async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
@@ -77,7 +74,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         ):
             answer = interrupt(question_value(call, waiting))
 
-        failed = partial(logged_failure, logger, call)
+        failed = partial(logged_failure, call)
         try:
             if deps.wrap_tool_call is None:
                 return await attempt(call)

@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
-from graph_agent.base._internal.failure_log import log_failure, log_user_error
+from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent.base._internal.sync_bridge import TimeLimitError
 from graph_agent.base._internal.text import as_text, clean, to_json_safe
 from graph_agent.base.calls import delegate_name, is_delegation
@@ -38,6 +38,8 @@ from graph_agent.core.state.channels import RemoteChange, RemoteState
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.state.run import handle_of
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
+
+logger = get_logger("graph_agent.nodes.delegate")
 
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 """Result of a delegation beyond the allowed depth, for the model."""
@@ -368,19 +370,19 @@ def failed_delegation(content: str) -> DelegationResult:
     return DelegationResult(content, "error")
 
 
-def logged_failure(log: logging.Logger, call: Call, error: BaseException) -> DelegationResult:
+def logged_failure(call: Call, error: BaseException) -> DelegationResult:
     """Log the exception that ended a delegation, and return the result, with status `error`, that describes it.
 
     Args:
-        log: Logger of the node. An exception of the program's own code is logged with its traceback.
         call: The delegation.
-        error: The exception of the delegate, or of middleware around it.
+        error: The exception of the delegate, or of middleware around it; one of the program's own code is logged with
+            its traceback.
     """
     what = f"The delegate {delegate_name(call['name'])!r}"
     if isinstance(error, GraphAgentError | TimeoutError) or is_raised_by_model(error):
-        log_failure(log, what, error, level=logging.WARNING)
+        log_failure(logger, what, error, level=logging.WARNING)
     else:
-        log_user_error(log, what, error)
+        log_user_error(logger, what, error)
     if isinstance(error, TimeLimitError):
         return failed_delegation(f"{what} was {error}. {effect_text(writes=True)}")
     return failed_delegation(clean(f"{what} failed: {public_exception_text(error)}"))
