@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -82,6 +82,10 @@ class RunOptions:
     """Whether the reasoning of the agent's model is among the parts."""
 
 
+TextSource = Literal["tokens", "replies", "none"]
+"""How the text of replies is yielded: in pieces as it is produced, each reply as a whole at its end, or not at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOutput:
     """Which parts of a run a server receives: text in pieces, and each result as soon as its call has ended.
@@ -89,8 +93,7 @@ class RunOutput:
     Events are in the order in which calls end. Only early events have their `seq` in the history.
     """
 
-    text: bool = True
-    """Whether the text of replies is included, in pieces as it is produced."""
+    text: TextSource = "tokens"
     every_s: Callable[[], float] = lambda: 0.0
     """Returns the minimum seconds between two pieces of text."""
     values: bool = False
@@ -451,14 +454,13 @@ class RunDriver:
         if output is None and builder_of(self._graph) is None:
             return ("messages", "custom", "updates"), None
         # Imported here: a run that only has a result needs neither.
-        from graph_agent.models.stream_watch import StreamForwarder
+        from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
         from graph_agent.session.reply_buffer import ReplyBuffer
 
-        replies, has_text = None, output is None or output.text
-        if has_text or options.reasoning:
-            replies = ReplyBuffer(None if output is None else output.every_s)
-            if has_text:
-                run.handle.forwarder = partial(StreamForwarder, replies.add_text)
+        text, every_s = ("tokens", None) if output is None else (output.text, output.every_s)
+        replies = ReplyBuffer(every_s) if text != "none" or options.reasoning else None
+        if replies is not None and text != "none":
+            run.handle.forwarder = partial(StreamForwarder if text == "tokens" else ReplyForwarder, replies.add_text)
         run.handle.reports_early_events = True
         has_values = output is not None and output.values
         return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies

@@ -13,7 +13,6 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base._internal.text import as_text, text_of
-from graph_agent.base.finish import CUT_OFF
 from graph_agent.base.history.call_events import call_name
 from graph_agent.base.history.events import NOT_RUN, StoredEvent
 from graph_agent.base.model_error_text import public_text
@@ -127,7 +126,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
         or 1,
         status=result.status.value,
         approvals=approvals,
-        refusal=not calls and is_refusal(recent) and not text.endswith(CUT_OFF),
+        refusal=not calls and is_refusal(recent),
         citations=(cited := [each for each in result.citations if each.get("url")]),
         answer_at=max(0, whole.rfind(result.answer)) if cited else 0,
         reply=reply,

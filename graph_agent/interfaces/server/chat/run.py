@@ -36,7 +36,7 @@ from graph_agent.interfaces.server.problems import (
     stopping,
     superseded,
 )
-from graph_agent.session.driver import RunDriver, RunOptions, RunOutput
+from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSource
 from graph_agent.session.interrupts import standing_answers
 from graph_agent.session.results import (
     DelegatePart,
@@ -162,8 +162,6 @@ class ServerRun:
         self._streams = streams or host.live.is_read(spec.thread)
         self._live = contextlib.ExitStack()
         self._publish: Callable[[LivePart], None] = lambda part: None
-        self._sends_texts = False
-        """Whether the texts that a stream would show before the answer are taken from the events."""
         self._sent: dict[str, list[str]] = {}
         """Message id → pieces of the message's text that were emitted."""
         self._emitted_plan = False
@@ -401,14 +399,10 @@ class ServerRun:
         emitted if the client streams, a structured answer never.
         """
         spec = self.spec
-        deps = getattr(spec.graph.builder, "deps", None)
-        shows_texts = deps.streams_while_planning(deps.config) if deps is not None else False
-        # Events have a text that a guard replaced only if it was streamed before, and every door shows the same texts.
-        self._streams = self._streams or (deps is not None and shows_texts and deps.guarded)
-        self._sends_texts = shows_texts and not (self._streams or spec.is_structured)
+        # A structured answer may take several attempts; only the last one is sent, as a whole.
+        text: TextSource = "none" if spec.is_structured else "tokens" if self._streams else "replies"
         output = RunOutput(
-            # A structured answer may take several attempts; only the last one is sent, as a whole.
-            self._streams and not spec.is_structured,
+            text,
             self._between_pieces_s,
             values=spec.shows_state,
             delegates=spec.shows_delegates,
@@ -486,16 +480,13 @@ class ServerRun:
             self._publish({"type": EARLY, "seq": part.event["seq"], "events": [stored]})
         if event["type"] in RESULTS:
             self._publish(call_end(event))
-        if self._sends_texts and (replaced := event.get("commentary")):
-            await self._on_text(Token(replaced, message_id=f"{COMMENTARY}{len(self._sent)}"))
         if event["type"] not in _CALL_EVENTS:
             return
         self._plan_id = part.message_id or self._plan_id
         is_plan, has_calls = event["type"] == "plan", bool(event.get("calls"))
         if is_plan and has_calls:
-            is_sent = self._streams and self._emitted_plan
-            self._unsent = "" if is_sent or self.spec.is_structured else event["reasoning"]
-            if self.spec.shows_calls or (self._sends_texts and "planner" not in event):
+            self._unsent = "" if self._emitted_plan or self.spec.is_structured else event["reasoning"]
+            if self.spec.shows_calls:
                 await self._send_plan()
         if self.spec.shows_calls or (is_plan and has_calls):
             await self._put(part)
