@@ -62,6 +62,8 @@ _LATE_FOLLOW_UP_S = 2.0
 """Maximum seconds for finding a follow-up after an input whose deadline has passed."""
 _BEGINNING_S = 1.0
 """Seconds in which a run of another process may store its input, so that it is recognized as the same input."""
+TextSource = Literal["tokens", "replies", "none"]
+"""How the text of replies is yielded: in pieces as it is produced, each reply as a whole at its end, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,6 @@ class RunOptions:
     """Which parts `RunDriver.input_parts` yields for a run without `readership`; None if it yields no parts."""
     reasoning: bool = False
     """Whether the reasoning of the agent's model is among the parts."""
-
-
-TextSource = Literal["tokens", "replies", "none"]
-"""How the text of replies is yielded: in pieces as it is produced, each reply as a whole at its end, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
