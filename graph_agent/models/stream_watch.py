@@ -254,13 +254,6 @@ class StreamWatch(AsyncCallbackHandler):
         """The text that has reached the reader."""
         return _joined(self._shown)
 
-    def visible(self, reply: str) -> str:
-        """Return the part of a complete reply that its reader has received, or would receive if it were streamed."""
-        if self._shown or self._new_visibility is None:
-            return self.text
-        begin, end = self._new_visibility().part(reply)
-        return reply[begin:end]
-
     @property
     def received(self) -> str:
         """The text received from the model so far, including withheld text."""

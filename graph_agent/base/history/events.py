@@ -446,7 +446,7 @@ class WarningEvent(_Event):
     hint: NotRequired[str]
     """Advice for the developer; absent if there is none."""
     commentary: NotRequired[str]
-    """Text of a reply which is no answer, as the reader of a stream receives it; absent if there is none."""
+    """Text that readers received of a reply which is no answer; absent if there was none."""
 
 
 class ErrorEvent(_Event):

@@ -305,7 +305,7 @@ async def finished_plan(exchange: Exchange, planned: Planned) -> Planned:
     message = (
         f"The model {request.model.name} wrote a call that cannot be read; it was not run, and is asked for once more."
     )
-    exchange.warn_of_unused(message, planned.raw_text)
+    exchange.warn(message, **({"commentary": stream.text} if stream.text else {}))
     notice = f"{request.deps.prompts.render('written_call')}\n{planned.unread}"
     second = await plan_once(exchange, exchange.request, [AIMessage(planned.raw_text), HumanMessage(notice)])
     await finish_stream(exchange.stream, second)

@@ -328,18 +328,6 @@ class Exchange:
             step = self.request.loop["step"] + (purpose == "plan")
             self.events.append(event(type_, step, **to_json_safe(fields)))
 
-    def warn_of_unused(self, message: str, reply: str) -> None:
-        """Record a `warning` event for a planning reply that another request replaces. Its commentary is the text of
-        the reply that a reader has received, or receives at the end if nothing is streamed.
-
-        Args:
-            message: The warning, for the user.
-            reply: The complete text of the reply.
-        """
-        shows_texts = self.request.deps.streams_while_planning(self.request.settings)
-        text = self.stream.visible(reply) if shows_texts else self.stream.text
-        self.warn(message, **({"commentary": text} if text else {}))
-
     def warn_of_replaced(self, texts: list[str]) -> None:
         """Record streamed texts that middleware or a hook has replaced, as commentary of `warning` events.
 

@@ -137,7 +137,7 @@ async def _plan_without_native_tools(exchange: Exchange, first: Planned) -> Plan
         return first
     # A reader that is served whole replies receives what a streaming reader has received.
     await stream.finish(first.raw_text, None, first.message.id)
-    exchange.warn_of_unused(_warning_of(exchange), first.raw_text)
+    exchange.warn(_warning_of(exchange), **({"commentary": stream.text} if stream.text else {}))
     second = await plan_once(exchange, exchange.request)
     if not second.calls and not second.answers and not second.unread:
         return first
