@@ -229,12 +229,10 @@ async def request_unobserved(
     relay.begin(request)
     on_chunk = limit.receive if not is_read and isinstance(limit, StreamTap) else None
     try:
-        # A listener reads calls from text while it arrives.
-        is_joined = on_chunk and limit.listener is None
+        is_joined = on_chunk and limit.listener is None  # a listener reads calls from text while it arrives
         with joined_text(limit.restart) if is_joined else contextlib.nullcontext():
-            result = await generate_reply(
-                model, request, options, relay, is_text=is_text_only(request), on_chunk=on_chunk
-            )
+            is_text = is_text_only(request)
+            result = await generate_reply(model, request, options, relay, is_text=is_text, on_chunk=on_chunk)
     except BaseException as error:
         relay.fail(error)
         raise
@@ -282,10 +280,8 @@ async def ask(
     """
     watch = watch or StreamWatch()
     given, runnable = runnable, without_refused_stream(runnable)
-    if (listener := chunk_listener.get()) is None:
-        is_streamed = streams_always(runnable, options)
-    else:
-        is_streamed = may_stream(runnable, options)
+    listener = chunk_listener.get()
+    is_streamed = streams_always(runnable, options) if listener is None else may_stream(runnable, options)
     new_limit = _StreamedAttempt if is_streamed else _Attempt
     watch.limit = limit = new_limit(
         given,
@@ -333,10 +329,7 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """Time limit, telemetry and chunk reader of the attempts of one request.
-
-    `begin` resets them for the next attempt.
-    """
+    """Time limit, telemetry and chunk reader of the attempts of one request; `begin` resets them for the next one."""
 
     listener: ChunkListener | None = None
     """Follows the chunks of the reply; None if nothing does."""

@@ -227,8 +227,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Lock the session, run the graph, and yield its chunks. If the result of the input's id is already stored,
-        yield the chunks of that result instead.
+        """Lock the session, run the graph, and yield its chunks, or those of the stored result of the input's id.
 
         Raises the errors of `astream`.
         """
@@ -342,10 +341,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _check_session(
         self, given: Any, configurable: dict[str, Any], saver: BaseCheckpointSaver[Any] | None
     ) -> None:
-        """Check an input against the session before the run begins; raise `InputError` if it cannot be used.
-
-        It cannot if it has no message and there is nothing to continue, or if a value that it writes to a field of
-        `state_schema` is not accepted by the field's reducer together with the stored value.
+        """Raise `InputError` if an input has no message and there is nothing to continue, or if the reducer of a field
+        of `state_schema` does not accept its value after the stored one.
 
         `saver` is the checkpointer of the run; None if nothing is stored.
         """
@@ -367,8 +364,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
         """Return the checkpointer of a run; None if the run stores nothing.
 
-        Inside another graph, it is the checkpointer of that graph, which is patched so that it can be used from any
-        event loop.
+        Inside another graph, it is that graph's checkpointer, patched for use from any event loop.
         """
         if self.checkpointer is False:
             return None
@@ -378,10 +374,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether a run that stores nothing may skip nodes, because its caller cannot see which node wrote what.
-
-        That is so without an outer run, breakpoints and debug output, and if the only streams are `values`, `custom`,
-        and `updates` that does not name nodes.
+        """Return whether a run that stores nothing may skip nodes, because its caller cannot see which node wrote what:
+        no outer run, breakpoints or debug output, and only the streams `values`, `custom`, and `updates` without nodes.
         """
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)
@@ -395,11 +389,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the context completed.
-
-        For an agent with a context class of its own, the context is converted to the form that the nodes read. The
-        agent's credentials and caller are added where the run has none.
-        """
+        """Return a run's keyword arguments with the context that the nodes read, with credentials and caller."""
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
@@ -501,10 +491,7 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _refuse_answered(state: StateSnapshot) -> None:
-    """Raise `InputError` if all approval requests of a checkpoint have been answered.
-
-    A checkpoint without approval requests passes.
-    """
+    """Raise `InputError` if a checkpoint has approval requests and all of them have been answered."""
     # LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
     asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
     if asked and all(task.result is not None for task in asked):
@@ -539,8 +526,7 @@ class PushedMessages(StreamTransformer):
     def process(self, event: Any) -> bool:
         """Replace a chunk that a node has pushed by the whole message, in place.
 
-        Returns False, so that LangGraph drops the chunk, if the message has been streamed already; True for every other
-        event.
+        Returns False, so that LangGraph drops the chunk, if the message was streamed already; otherwise True.
         """
         if event["method"] != "messages":
             return True

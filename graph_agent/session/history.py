@@ -185,17 +185,12 @@ class EventReader:
     async def read(self) -> Sequence[StoredEvent] | None:
         """Return the events stored since the last read, all events at the first; None if there is no such session.
 
-        If the session was forked, or deleted and begun again, the events of the current session from index `count` on
-        are returned. Raises `DamagedSessionError` if a part of the history is missing.
+        A forked or restarted session is read from index `count` on. Raises `DamagedSessionError` if a part is missing.
         """
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once, update `count` and `pending`, and return the new events, as `read` does; None if there is no such
-        session.
-
-        Raises `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile.
-        """
+        """Read once for `read`, update `count` and `pending`; raise `CheckpointRemovedError` if pruned meanwhile."""
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
@@ -399,9 +394,8 @@ class SessionMemory:
         """Return the ids of sessions, newest first.
 
         Args:
-            status: Only sessions with this status: `interrupted` (by a crash, or because the stream of the run was left
-                before its end), `running`, `waiting`, or the status of an input that has ended, such as `completed`;
-                None for all sessions. Each session is read for it.
+            status: `interrupted` (a crash, or a stream left early), `running`, `waiting`, or that of an ended input,
+                such as `completed`; each session is read for it. None for all.
 
         Raises:
             InputError: The status is unknown.
@@ -421,8 +415,8 @@ async def list_threads(
 
     Args:
         saver: The checkpointer.
-        group: Beginning of the ids, up to and including their first slash; one segment without a further slash must
-            follow it. Empty for ids without a slash, None for all ids.
+        group: Ids must be this text, which ends with their only slash, and one more segment; empty for ids without a
+            slash, None for all ids.
         after: Id of the thread after which the list begins; None for the beginning.
         limit: Maximum number of ids; None for no limit.
 
@@ -478,15 +472,15 @@ class SessionSummary:
     status: SessionStatus
     """Status of the session; `RUNNING` until its newest input has ended."""
     activity: Activity
-    """`running`: a run is in progress; `waiting`: for an answer; `interrupted`: its process ended, or its stream was
-    left, in the middle of a run; `idle`: the newest input has ended; `newer` (stored by a newer version of this
-    package) or `damaged`: it cannot be read, and the other fields have no values."""
+    """`running`; `waiting` for an answer; `interrupted`: a run's process ended, or its stream was left, before its end;
+    `idle`: the newest input has ended; `newer` (stored by a newer version of this package) or `damaged`: it cannot be
+    read, and the other fields have no values."""
     thumbs_up: int = 0
     """Positive ratings of its answers, at most one by each user for an answer."""
     thumbs_down: int = 0
     """Negative ratings of its answers."""
     forked_from: str | None = None
-    """Id of the session that this one is a copy of; None if it is none, or an earlier version forked it."""
+    """Id of the session of which this one is a copy; None if it is none, or an earlier version forked it."""
 
     @property
     def shown_status(self) -> str:

@@ -254,9 +254,7 @@ class _Input:
         )
 
     def _add_dead_time(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add a wait from the newest event before a crash to the resume, which recorded the result `entry`. Does
-        nothing if another result of the same resume has added it.
-        """
+        """Add a wait, once, from the newest event before a crash to the resume, which recorded the result `entry`."""
         start = self.newest or _at(entry)
         # One resume may settle several calls.
         if any(each.status == "interrupted" and each.start == start for each in self.spans):

@@ -181,8 +181,7 @@ _LONGEST = 1_000
 
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
-    """Check text arguments that the schema converts to numbers; raise `ToolArgumentsError` with the names of those that
-    become NaN or an infinity.
+    """Raise `ToolArgumentsError` with the names of text arguments that the schema converts to NaN or an infinity.
 
     Nothing is checked if the schema is no pydantic class, or the arguments do not fit it.
     """
@@ -520,9 +519,7 @@ def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResu
 
     Both stay if content and artifact are unchanged, unless the middleware changed success to error or back. They also
     stay if the middleware returns an error for a call that did not run or may have run. Changed content gets its value
-    from the content alone, so that removed text does not reappear.
-
-    `outputs` are the results of the call's runs, oldest first.
+    from the content alone, so that removed text does not reappear. `outputs` are the call's results, oldest first.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):
@@ -568,9 +565,7 @@ class ToolRetry(BaseModel):
 
     @classmethod
     def of(cls, tool: str, marks: Mapping[str, Any]) -> Self:
-        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; the default policy without the
-        mark. Raises `ConfigError` for an invalid mark.
-        """
+        """Return the policy in a tool's mark `retry`, or the default; raise `ConfigError` for an invalid mark."""
         given = marks.get("retry")
         if given is None:
             return cls()

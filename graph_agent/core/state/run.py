@@ -116,8 +116,7 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
     Args:
         surrounding: The `configurable` of the outer run.
-        given: The `configurable` of the inner run, whose values win. If it names a checkpoint, only the parent is
-            inherited.
+        given: Those of the inner run, whose values win. If they name a checkpoint, only the parent is inherited.
     """
     outer, own = handle_of(surrounding), handle_of(given)
     # LangGraph passes nothing of the outer run, such as its saver, to one that names its own checkpoint.
@@ -234,9 +233,7 @@ class RunStop:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
-        """Verify the locks of this run and the outer ones if the last check is too old. Raises `SessionLostError` for a
-        lost lock, also if the loss is known already.
-        """
+        """Verify the locks of this run and the outer ones, if not lately; raise `SessionLostError` if one is lost."""
         stop: RunStop | None = self
         while stop is not None:
             if stop.confirm_lock is not None:
@@ -274,8 +271,7 @@ class RunStop:
     ) -> T:
         """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
 
-        An abort, the timeout, or a cancellation of the caller cancels the work. If the code suppresses the
-        cancellation, the wait ends after a grace time, and the work runs on (see `end_or_abandon`).
+        An abort, the timeout, or a cancellation of the caller cancels it; `end_or_abandon` leaves stuck work to itself.
 
         Args:
             work: The coroutine; it is closed unstarted if the run is aborted already.
@@ -283,9 +279,8 @@ class RunStop:
             seconds: Timeout; None for the time that remains until the input's deadline.
             contained: Whether the work ends by itself on a cancellation (see `await_within`), so that it needs no task.
 
-        Returns the work's result, also one of stopped work that ended in time, unless `contained`. Raises
-        `WorkStoppedError` if an abort or the timeout stopped the work, `SessionLostError` if the session's lock was
-        lost, and the work's own exceptions.
+        Returns the work's result, unless `contained` also one of stopped work. Raises `WorkStoppedError` if an abort or
+        the timeout stopped the work, `SessionLostError` if the lock was lost, and the work's own exceptions.
         """
         seconds = self.left_s if seconds is None else seconds
         is_late = self.aborted or (seconds is not None and seconds <= 0)

@@ -324,8 +324,7 @@ async def _row(connection: AsyncConnection[Any], query: LiteralString, values: S
 async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None:
     """Begin a transaction, wait up to `PAUSE_S` seconds for the lock of a namespace, and read its newest checkpoint.
 
-    Returns the row of `_NEWEST_AND_WRITES`; None without a checkpoint. Raises `psycopg.errors.LockNotAvailable` after
-    that time.
+    Returns the row of `_NEWEST_AND_WRITES`, if any. Raises `psycopg.errors.LockNotAvailable` after that time.
     """
     # Parameters are inserted on the client, as the server accepts none with several statements.
     cursor = AsyncClientCursor(connection, row_factory=dict_row)
