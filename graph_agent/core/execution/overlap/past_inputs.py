@@ -32,9 +32,11 @@ class PastSessions(Protocol):
 
     async def newest(self, saver: BaseCheckpointSaver[Any], most: int) -> list[str]:
         """Return the ids of the newest sessions, newest first."""
+        ...
 
     async def events(self, saver: BaseCheckpointSaver[Any], session_id: str, most: int) -> Sequence[StoredEvent]:
         """Return the newest events of a session, oldest first."""
+        ...
 
 
 class PastInputs:
