@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from graph_agent import GraphAgent, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.persistence import open_store
+from tests.support.warm_process import warm_python
 
 TABLE = ("graph_agent", "calls_that_followed")
 
@@ -99,7 +99,7 @@ async def test_two_processes_that_learn_at_once_lose_no_count(tmp_path: Path) ->
     file, inputs = tmp_path / "table.db", 20
     async with open_store(f"sqlite:///{file}"):
         pass  # which makes the file
-    command = [sys.executable, "-m", "tests.support.learning_process", str(file), str(inputs)]
+    command = [warm_python(), "-m", "tests.support.learning_process", str(file), str(inputs)]
     processes = [await asyncio.create_subprocess_exec(*command) for _ in range(2)]
     async with asyncio.timeout(120):
         ended = [await process.wait() for process in processes]
