@@ -23,7 +23,6 @@ from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import NewerFormatError, UnreadableValueError
 from graph_agent.core.state.lengths import checked, damaged, lengths_of, removed
-from graph_agent.core.state.run import handle_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -211,6 +210,9 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         there are fewer. Raises `CheckpointRemovedError` if the checkpoint with the id in `config` does not exist.
         """
         before: Mapping[str, int] | None = None
+        # Imported here: a command that only reads a session needs no run.
+        from graph_agent.core.state.run import handle_of
+
         at, run = _address(config), handle_of(config["configurable"]).run
         # A run may be lent objects at its first read; any other reader is given objects of its own.
         borrower = run if run is not None and run.stored is None and not run.updates_only else None
