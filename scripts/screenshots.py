@@ -77,12 +77,6 @@ def _travel(browser: Browser, folder: Path) -> None:
         page.locator("[role=status] .completed").wait_for(timeout=WITHIN_MS)
         page.get_by_role("button", name="search_flights").last.click()
         _write(page, "page")
-        page.emulate_media(color_scheme="dark")
-        _write(page, "page-dark")
-        page.set_viewport_size({"width": 390, "height": HEIGHT})
-        _write(page, "page-phone")
-        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-        page.emulate_media(color_scheme="light")
         page.goto(served.url)
         page.get_by_label("Files to attach").set_input_files([sky])
         message.fill("Where was this photo taken?")
@@ -145,8 +139,12 @@ def _hotels(browser: Browser, folder: Path) -> None:
 
 
 def _write(page: Page, name: str) -> None:
+    """Write the page as `NAME.png` in its light theme, and as `NAME-dark.png` in its dark one."""
     page.wait_for_timeout(300)  # the list of sessions is read once more
     page.screenshot(path=IMAGES / f"{name}.png")
+    page.emulate_media(color_scheme="dark")
+    page.screenshot(path=IMAGES / f"{name}-dark.png")
+    page.emulate_media(color_scheme="light")
 
 
 if __name__ == "__main__":
