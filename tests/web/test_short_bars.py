@@ -23,7 +23,7 @@ LABELS = """
 
 @pytest.mark.parametrize("name", ["weather", "weather_now", "x"])
 def test_a_name_that_fits_only_inside_its_bar_stands_inside(page: Page, tmp_path: Path, name: str) -> None:
-    # As a newcomer met it: the call ends its step, so that there is no room beside its bar.
+    # The call ends its step, so that there is no room beside its bar.
     calls: list[dict[str, Any]] = [{"id": "c1", "name": name}]
 
     def event(type_: str, seq: int, at_s: float, step: int = 1, **fields: Any) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Loan:
         return True
 
     def is_intact(self) -> bool:
-        """Whether the entries are still as they are stored. Numbers and booleans that are equal are not told apart."""
+        """Whether the entries are still as they are stored. A number equals a boolean of its value."""
         # In parts, so that messages read for one column are still in the cache of the processor for the next.
         return all(
             _columns(self._name, self.entries[at : at + _PART]) == [column[at : at + _PART] for column in self._copies]

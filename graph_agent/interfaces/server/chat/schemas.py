@@ -50,7 +50,7 @@ NO_CREDENTIALS = (
     "the server's credential_headers name, or give them in the agent file"
 )
 _MAY_HOLD = ("metadata", "context", "configurable", "extra_body")
-"""Names of the objects in a body in which clients put fields for the agent, beside `configurable` in `config`."""
+"""Names of the objects in a body in which clients put fields for the agent, as in `configurable` of `config`."""
 
 
 class _FirstFault(FailFast):
