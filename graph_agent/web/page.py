@@ -156,7 +156,9 @@ def json_in_html(value: Any) -> str:
 
 
 def source_hash(text: str) -> str:
-    """Return the expression that permits an inline script or style in a Content-Security-Policy."""
+    """Return the expression that permits an inline script or style in a Content-Security-Policy: the SHA-256 of its
+    text.
+    """
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -177,7 +179,11 @@ def _script() -> str:
 
 
 def _as_function(name: str) -> str:
-    """Return a module as the body of a function that returns its exports, without comments and needless white space."""
+    """Return a module as the body of a function that returns its exports.
+
+    Comments and needless white space are removed; vendored scripts, and the script with Python programs, keep their
+    white space. The default export, which only one vendored script has, becomes a constant `htm`.
+    """
     # Small, because each exported session contains all of it.
     text = _COMMENT.sub("", _static(name))
     is_own = name != _PROGRAMS and not name.startswith("vendor/")

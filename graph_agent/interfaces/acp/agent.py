@@ -287,7 +287,8 @@ class EditorSession:
     async def cancel(self) -> None:
         """Cancel the prompt that is under way: withdraw the pending permission request, and abort the run.
 
-        The abort is repeated every 0.25 s until the prompt has ended, because its run may not have begun yet.
+        The abort is repeated every 0.25 s until the prompt has ended, because its run may not have begun yet. Without a
+        prompt, nothing is aborted.
         """
         prompt, self._cancelled = self._prompt, True
         if self._asking is not None:
@@ -433,8 +434,10 @@ class EditorSession:
 def _response(result: RunResult[Any]) -> schema.PromptResponse:
     """Return the response to a prompt whose run has ended, with the reason in the protocol's terms.
 
-    A refusal by the model or its content filter is `refusal`. Raises `RequestError` if the run failed for any other
-    reason than a limit.
+    A refusal by the model or its content filter is `refusal`, even if the run failed. Otherwise a limit of steps, turns
+    or time is `max_turn_requests`, a limit of tokens or cost, or a cut answer, `max_tokens`, an abort `cancelled`, and
+    any other end `end_turn`. This project's own reason is added in `_meta`. Raises `RequestError` if the run failed for
+    any other reason.
     """
     reason = _STOP_REASONS.get(result.stop_reason or "", "max_tokens" if result.truncated == "length" else "end_turn")
     if "content_filter" in (result.truncated, result.error_kind) or is_refusal(since_last_input(result.events)):

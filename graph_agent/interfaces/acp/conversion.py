@@ -76,9 +76,10 @@ class AcpProjection:
         """The text of that message that was streamed to the client so far."""
 
     def part(self, part: RunPart) -> Iterator[AcpUpdate]:
-        """Yield the updates of one streamed part: of text, reasoning, an ended call, a delegate's progress or an event.
+        """Yield the updates of one streamed part: of text, reasoning, an ended call, a delegate's text or an event.
 
-        Other kinds of parts have none. Text is noted, so that the stored message is not sent again.
+        Other kinds of parts, also the start of a call, have none. Text is noted, so that the stored message is not sent
+        again.
         """
         match part:
             case Token(text, message_id=id_):
@@ -100,8 +101,11 @@ class AcpProjection:
     def event(self, event: Event) -> Iterator[AcpUpdate]:
         """Yield the updates of a stored event.
 
-        Text that was streamed before is not repeated. Messages of the user, plans with calls, calls, results and
-        answers have updates, other events none; calls and results are noted in the plan that the editor shows.
+        - A message of the user, also a steering message, is sent block by block.
+        - A plan with calls sends its text, unless the text was streamed, and the plan.
+        - A call, its result and the answer are sent; the plan is sent again with the call's new status.
+
+        Other events have no updates. Text that was streamed before is not repeated.
         """
         stored: StoredEvent = {**event}
         match event["type"]:
@@ -161,14 +165,16 @@ class AcpProjection:
             yield from self._mark(name, fields["title"], "in_progress" if status == "in_progress" else "pending")
 
     def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[AcpUpdate]:
-        """Yield the updates of a call that has ended; nothing if the end was sent before and `result` is None.
+        """Yield the updates of a call that has ended: the call as `completed` or `failed`, and the plan with its entry
+        completed.
 
-        A call that the client has never received, because it did not start, is sent first.
+        Yields nothing if the end was sent before and `result` is None. A call that the client has never received,
+        because it did not start, is sent first.
 
         Args:
             name: The client's id of the call.
             status: Status of the result, e.g. `success`.
-            result: The event with the call's output; None if it follows later.
+            result: The event with the call's output; None if the output follows later.
         """
         if result is None and name not in self._open:
             return
@@ -192,7 +198,7 @@ class AcpProjection:
             yield update_plan(self._wave.values())
 
     def _rest(self, text: str, id_: str) -> Iterator[AcpUpdate]:
-        """Yield the end of a message that was not streamed.
+        """Yield the part of a stored message that was not streamed; nothing if all of it was.
 
         If the text does not continue the streamed text, all of it is yielded as a new message with the id `id_`.
         Forgets the streamed text.
@@ -205,9 +211,10 @@ class AcpProjection:
 
 
 def acp_blocks(content: str | Sequence[Any]) -> list[schema.TextContentBlock | schema.ImageContentBlock]:
-    """Return the content of a message or a result as ACP blocks.
+    """Return the content of a message or a result as ACP blocks, one for each content block.
 
-    An image remains one; any other block becomes text, as JSON if it has no text.
+    An image with base64 remains one, as `image/png` if it has no media type; any other block becomes text, as JSON if
+    it has no text.
     """
     blocks: list[schema.TextContentBlock | schema.ImageContentBlock] = []
     for block in [content] if isinstance(content, str) else content:
@@ -239,8 +246,8 @@ def agent_message(text: str, id_: str = "") -> schema.AgentMessageChunk:
 def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
     """Return the blocks of an ACP prompt as one user message.
 
-    If all blocks are text, links or text resources, the content is one string, in which a link is `[@NAME](URI)` and a
-    text resource is enclosed in `<resource>`. Otherwise it is a list of content blocks.
+    If all blocks are text, links or text resources, the content is one string, joined without a separator, in which a
+    link is `[@NAME](URI)` and a text resource is enclosed in `<resource>`. Otherwise it is a list of content blocks.
 
     Raises:
         RequestError: Data of an image, an audio clip or a file are not valid base64.
@@ -330,8 +337,9 @@ def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> sc
 def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
     """Return the decision in a client's response to a permission request; None if the client cancelled the request.
 
-    ACP cannot express other arguments or a reason. A client may add them as `editedArgs` (an object, with allow) and
-    `reason` (a text, with reject) in `_meta` of the outcome.
+    `allow` and `always` approve the call, the latter for the whole session; any other option rejects it. ACP cannot
+    express other arguments or a reason. A client may add them as `editedArgs` (an object, with allow, which edits the
+    call once) and `reason` (a text, with reject) in `_meta` of the outcome.
     """
     outcome = response.outcome
     if not isinstance(outcome, schema.AllowedOutcome):
@@ -355,10 +363,10 @@ def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
 
 
 def answer_of(interrupts: Sequence[Interrupt], text: str) -> Any:
-    """Return the value for `Session.resume` if a message of the user answers the open question.
+    """Return the value for `Session.resume` if a message of the user answers the open questions.
 
-    For an approval it is the text itself, else a dict of the interrupt's id and the text, parsed as JSON where
-    possible.
+    For an approval it is the text itself, which is parsed later; else a dict from the id of the first interrupt to the
+    text, parsed as JSON where possible.
     """
     asked, value = joint_question(interrupts)
     return text if is_approval_request(value) else {asked[0].id: parse_answer(text)}

@@ -54,9 +54,10 @@ class StdioTransport:
     async def receive(self) -> dict[str, Any] | None:
         """Return the next message of the client; None after the end of the input.
 
-        A line that is not a JSON-RPC message is answered with an error, and the next one is read. At the end of the
-        input it waits until every request of the client is answered. It then returns an error response for each open
-        request to the client, and None after the last.
+        Blank lines are skipped. A line that is not a JSON-RPC message is answered with an error, and the next one is
+        read. After the end of the input, wait until every request of the client is answered or a request to the client
+        is open. Then return an error response for each open request to the client, one per call, and None after the
+        last.
         """
         while not self._ended:
             # A blocking read would stop the runs.

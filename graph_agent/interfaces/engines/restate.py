@@ -89,11 +89,12 @@ def agent_object(
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
         """Run an input, which runs only once even if Restate delivers it again, and return the result as JSON.
 
-        The run continues if the connection to Restate is lost. A cancelled invocation aborts the run, or stops waiting
-        for the run of another input.
+        The run continues if the connection to Restate is lost. If the invocation is cancelled, its run is aborted, or
+        the wait for the run of another input is ended; then `TerminalError` is raised.
 
         Args:
             ctx: The context of the invocation.
+            session: The session.
             input_id: Id of the input.
             start: Runs the input, or resumes with it; receives `context`.
         """

@@ -91,7 +91,8 @@ def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None
 def of_served(agent: ServedAgent) -> AgentSource:
     """Return the source of an agent that this process serves already; both share its MCP servers.
 
-    The agent is opened if it is not open, and closed when the source is.
+    Opening the source opens the agent if it is not open. Closing the source closes the agent, which its next use opens
+    again.
     """
 
     @asynccontextmanager
@@ -105,6 +106,8 @@ def of_served(agent: ServedAgent) -> AgentSource:
 
 def of_agent(agent: CompiledAgentGraph, description: str = "", *, db: str, name: str | None = None) -> AgentSource:
     """Return the source of an agent that a program has built. The program's own handlers can run the agent, too.
+
+    The server needs API keys if the agent has a memory. Closing the source does not close the agent.
 
     Args:
         agent: The agent, without a checkpointer: the server adds that of `db`.
@@ -130,7 +133,7 @@ def of_agent(agent: CompiledAgentGraph, description: str = "", *, db: str, name:
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
     """Return the source of an agent file; `opened` opens its agent.
 
-    Of the skills, only those that the card lists are taken.
+    The skills of the source are the file's entries that describe a skill; folders of skills are not among them.
     """
     return AgentSource(
         spec.name,

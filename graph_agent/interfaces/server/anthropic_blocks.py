@@ -88,9 +88,12 @@ class AnthropicInput(schemas.RequestObject):
 def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
     """Convert a message of the API to messages for the session.
 
-    The results of calls come first, each as a tool message, then the rest as one message. A system message returns an
-    empty list, because its text is part of the instructions. Raises `InvalidRequestError` for a block that is
-    unsupported or incomplete.
+    - A system message becomes an empty list, because its text is part of the instructions.
+    - An assistant's message becomes one message with its text and its calls.
+    - A user's message becomes one tool message for each result of a call, then one message with the rest. Without a
+      rest, it becomes only the results.
+
+    Raises `InvalidRequestError` for a block that is unsupported or incomplete, or a user's message without any content.
     """
     if message.role == "system":
         return []
@@ -108,14 +111,16 @@ def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
 
 
 def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = False) -> str:
-    """Return the text of a message as paragraphs. Blocks that have no text, such as images, are left out.
+    """Return the text of a message as paragraphs, separated by empty lines. Blocks without text, such as images, are
+    left out.
 
     Args:
         content: The content of a message; None is empty.
-        is_assistant: Whether the calls and results of tools that Anthropic's servers ran become text, too.
+        is_assistant: Whether summaries of compacted history become text, too, and tools that Anthropic's servers ran:
+            their calls as `[Call of NAME: JSON]`, their results as `[Result of NAME: TEXT]`.
 
     Raises:
-        InvalidRequestError: A block has an unsupported type.
+        InvalidRequestError: A block has an unsupported or unknown type.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -139,7 +144,7 @@ def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = Fa
 
 
 def _check_ignored(block: Block) -> None:
-    """Raise `InvalidRequestError` for a block of a type that must not be left out silently."""
+    """Raise `InvalidRequestError` for a block of an unsupported or unknown type, which must not be dropped silently."""
     if block.type in _UNSUPPORTED:
         raise InvalidRequestError(
             f"A block of type {block.type} is not supported: {_UNSUPPORTED[block.type]}.", "messages"
@@ -164,16 +169,21 @@ def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
 
 
 def _given_text(block: Block) -> str:
-    """Return the text of a block that is neither an image nor a document."""
+    """Return the text of a block that is neither an image nor a document.
+
+    For a reference to a tool it is a sentence that the tool can be called, for a search result the title, the address
+    and the text, and otherwise the field `text`.
+    """
     if block.type == "tool_reference":
         return f"The tool {block.tool_name} can be called now."
     return _plain_text(block) if block.type == "search_result" else block.text or ""
 
 
 def _plain_text(value: str | list[Block] | Block | None) -> str:
-    """Return all text that a block, or a list of blocks, contains, one field a line.
+    """Return all text that a block, or a list of blocks, contains: each field that has a text on a line of its own,
+    then the text of inner blocks.
 
-    Images and encrypted content have none.
+    Images and encrypted content have none. None is an empty text.
     """
     if value is None or isinstance(value, str):
         return value or ""
@@ -232,15 +242,20 @@ def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
 
 
 def _call(block: Block) -> ToolCall:
-    """Convert a block of type `tool_use` to a tool call; raise `InvalidRequestError` if its id or name is missing."""
+    """Convert a block of type `tool_use` to a tool call; without `input` the arguments are empty.
+
+    Raises `InvalidRequestError` if the id or the name is missing.
+    """
     if not block.id or not block.name:
         raise InvalidRequestError("A block of type tool_use has no id or no name.", "messages")
     return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
 
 
 def _result(block: Block) -> ToolMessage:
-    """Convert a block of type `tool_result` to a tool message; raise `InvalidRequestError` if it does not name its
-    call.
+    """Convert a block of type `tool_result` to a tool message, whose status is `error` if the block is marked as one.
+
+    The content is a text, or content blocks if there are images or files; empty if the block has none. Raises
+    `InvalidRequestError` if the block does not name its call.
     """
     if not block.tool_use_id:
         raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")

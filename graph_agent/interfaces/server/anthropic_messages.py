@@ -118,7 +118,8 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
     With the tool choice `none`, the client's tools are left out; the format in `output_config` takes precedence over
     `output_format`. Headers are not considered, so the session is that of the body's metadata, if any.
 
-    Raises `ProblemError` for an unsupported or invalid value.
+    Raises `ProblemError` for an unsupported or invalid value. For a `thread` it has the error code after which
+    Anthropic's clients send the whole conversation.
     """
     if body.thread is not None:
         # Clients start threads by default, and send the whole conversation after this error code.
@@ -157,7 +158,10 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
 
 
 def tokens_of(body: CountRequest) -> int:
-    """Estimate the tokens of a request's messages, instructions and tools at 4 characters per token; at least 1."""
+    """Estimate the tokens of a request's messages, instructions and tools at 4 characters per token; at least 1.
+
+    Raises `InvalidRequestError` for a message or tool that cannot be converted.
+    """
     messages = [read for message in body.messages for read in langchain_messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
     # Some clients divide by the number.
@@ -165,7 +169,10 @@ def tokens_of(body: CountRequest) -> int:
 
 
 def _instructions(body: CountRequest) -> str:
-    """Return the system prompt of a request and the texts of its system messages, joined by empty lines."""
+    """Return the system prompt of a request and then the texts of its system messages, joined by empty lines.
+
+    Raises `InvalidRequestError` for a block of an unsupported type.
+    """
     system = [message.content for message in body.messages if message.role == "system"]
     return "\n\n".join(text for content in (body.system, *system) if (text := text_of_blocks(content)))
 
@@ -189,10 +196,10 @@ def _tool(tool: AnthropicTool) -> dict[str, Any]:
 
 
 def _choice(body: MessagesRequest) -> str | None:
-    """Return the name of the tool that the model must call, `any` if it must call one of them, or None if it may
-    choose.
+    """Return the name of the tool that the model must call, or `any` if it must call one of the client's tools.
 
-    Raises `InvalidRequestError` for a name that is not among the tools.
+    None if the model may choose, or must not call a tool. Raises `InvalidRequestError` for a name that is not among the
+    client's functions.
     """
     choice = body.tool_choice
     if choice is None or choice.type in ("auto", "none"):
@@ -227,7 +234,9 @@ class _AnthropicDialect(ChatDialect):
         """Type and text, in pieces, of each block of text or reasoning."""
 
     def resume(self, token: str) -> None:
-        """Name the answer after the request that began its input."""
+        """Set the answer's id to `msg_TOKEN-RANDOM`, made of the token of the request that began the input which this
+        request resumes.
+        """
         self._id = f"msg_{token}-{secrets.token_hex(4)}"
 
     def start_frames(self) -> Iterable[str]:
@@ -247,9 +256,9 @@ class _AnthropicDialect(ChatDialect):
         yield from self._piece_frames("thinking", text)
 
     def _piece_frames(self, type_: Literal["text", "thinking"], text: str) -> Iterable[str]:
-        """Yield a piece of text or reasoning.
+        """Yield a piece of text or reasoning, and keep it for the body of an answer that is not streamed.
 
-        If the open block is of another type, it is ended and a new block started before.
+        Unless the open block is of this type, it is ended and a new block is started before.
         """
         if self._open != type_:
             yield from self._stop_frames()
@@ -260,13 +269,11 @@ class _AnthropicDialect(ChatDialect):
         yield _event("content_block_delta", index=self._blocks, delta={"type": f"{type_}_delta", type_: text})
 
     def break_frames(self) -> Iterable[str]:
-        """Yield the end of the open block, because each message of the answer is a block of its own."""
-        # Each message is a block.
+        """Yield the end of the open block: each message of the answer is a block of its own."""
         yield from self._stop_frames()
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """Yield a `ping`, which every client skips, with the progress in the field `progress`."""
-        # A `ping`, which every client skips, with the field `progress`.
         yield _event("ping", progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
@@ -297,8 +304,11 @@ class _AnthropicDialect(ChatDialect):
         yield frame(anthropic_error(problem), "error")
 
     def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the whole message for a request without a stream; `progress` is added as a field of its own if it is
-        not empty.
+        """Return the whole message for a request without a stream: blocks of text and reasoning in order, then the
+        calls.
+
+        Citations are added to the last block before the calls, and only if it is one of text. `progress` is added as a
+        field of its own if it is not empty.
         """
         make_frames(self, outcome, parts)
         content = [_block(type_, "".join(pieces)) for type_, pieces in self._texts]
@@ -326,7 +336,7 @@ class _AnthropicDialect(ChatDialect):
 def _block(type_: Literal["text", "thinking"], text: str) -> dict[str, Any]:
     """Return a block of text or reasoning. Reasoning has an empty signature.
 
-    The session stores the provider's own signature, and reasoning that a client sends back is ignored.
+    The signature of the provider is stored in the session; reasoning that a client sends back is ignored.
     """
     return {"type": type_, type_: text, **({"signature": ""} if type_ == "thinking" else {})}
 

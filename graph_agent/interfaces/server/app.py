@@ -245,7 +245,8 @@ class _Apis:
     async def include_for(self, path: str) -> None:
         """Add the routes of the APIs that a path belongs to, unless they are there.
 
-        The module of an API is imported in a thread. An API is left out if a package that it needs isn't installed.
+        The module of an API is imported in a thread. An API is left out for good if a package that it needs is not
+        installed.
         """
         for name in [name for name, paths in self._missing.items() if path.startswith(paths)]:
             if _is_installed(name):
@@ -279,7 +280,8 @@ class _RoutesOnDemand:
         self._protocols = protocols
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Add the missing routes for a request's path, then call the application.
+        """Add the missing routes for a request's path, opening the protocol that serves it if needed, then call the
+        application.
 
         Raises `ProblemError` for a path of a protocol while the server is starting or stopping.
         """
@@ -300,10 +302,11 @@ def _renamed(parameter: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, Any]:
-    """Return the OpenAPI document of all APIs, with their own error responses in place of FastAPI's 422, and the ways
-    to send a key, which is optional if the server has none.
+    """Return the OpenAPI document of all APIs. It is created by the first call, which imports every API.
 
-    It is created by the first call, which imports every API.
+    FastAPI's 422 is removed, because validation errors are 400 here. The session header has the name of the setting, or
+    is left out if that is empty. Two ways to send a key are declared; a key is optional if the server has none, and
+    open paths need none.
     """
     if app.openapi_schema is not None:
         return app.openapi_schema

@@ -64,7 +64,9 @@ def _field_of_choice(fault: Mapping[str, Any]) -> str:
 
 
 def _is_choice(part: int | str) -> bool:
-    """Return whether a part of a fault's location names a member of a union type, and not a field."""
+    """Return whether a part of a fault's location names a member of a union type, and not a field: `str`, a type with
+    brackets, or a capitalized name.
+    """
     # Pydantic inserts the type of a union's member into the path.
     return isinstance(part, str) and (part == "str" or "[" in part or (part.isidentifier() and part[0].isupper()))
 

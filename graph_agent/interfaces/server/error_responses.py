@@ -147,10 +147,10 @@ async def on_invalid(request: Request, error: Exception) -> Response:
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Exception handler of Starlette: return the response for an unknown path or method, or an unreadable body, in the
-    format of the API.
+    """Exception handler of Starlette: return the response for an `HTTPException`, in the format of the API of the path.
 
-    For an unknown path that clients often request by mistake, the message has a hint.
+    A 404 names the path, with a hint for paths that clients often request by mistake. A 400 becomes "no JSON", because
+    FastAPI raises it for a body that it cannot parse. Any other status is kept, with the headers of the exception.
     """
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
@@ -167,8 +167,8 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 
 def internal_error(path: str, error: Exception) -> Response:
-    """Log an unexpected error, with a traceback only at DEBUG, and return the error response for it, without
-    details.
+    """Log an unexpected error, with a traceback only at DEBUG, and return its error response, which has no details of
+    it.
     """
     log_failure(logger, path, error)
     return refusal(path, problem_of_failure(error))

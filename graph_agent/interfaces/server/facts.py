@@ -32,14 +32,16 @@ class FactText(BaseModel):
 
 
 def memory_of(server: Services, name: str) -> tuple[Memory, str]:
-    """Return the agent's memory, and the name of the user whose facts the caller may reach.
+    """Return the agent's memory, and the name of the user whose facts the caller may reach: the caller's own name or,
+    on a server without keys, the user of the agent.
 
     Args:
         server: The open server.
         name: Name of the caller's API key; empty on a server without keys.
 
     Raises:
-        ProblemError: The agent has no memory (`not_found`).
+        ProblemError: The agent has no memory, or one of the program's own whose facts cannot be listed, or the user is
+            unknown (`not_found`).
     """
     host = server.chat.runs.host
     memory = host.kept.builder.deps.memory

@@ -47,7 +47,9 @@ class CheckpointNotifier:
         self.stopped = False
 
     def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
-        """Call `notify` for every checkpoint that a checkpointer stores. Replaces the `aput` of the checkpointer."""
+        """Call `notify` after every checkpoint that a checkpointer stores. The method `aput` of the checkpointer is
+        replaced.
+        """
         aput: Callable[..., Any] = saver.aput
 
         async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,9 +74,10 @@ class CheckpointNotifier:
 
     @contextmanager
     def subscribe(self, thread: str) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when a checkpoint of a thread is stored, or the server stops.
+        """Yield an event that is set when a checkpoint of a thread is stored, or the server stops; ends the
+        subscription on exit.
 
-        The subscriber clears the event.
+        The subscriber clears the event. Each subscriber of a thread has its own.
         """
         self._loop = asyncio.get_running_loop()
         event = asyncio.Event()
@@ -141,23 +144,29 @@ class SessionFeed:
         return len(self._cursors)
 
     def join(self) -> object:
-        """Add a follower, and return its key, which `take` and `leave` need."""
+        """Add a follower, and return its key, which `take` and `leave` need. It counts as having taken all events so
+        far.
+        """
         follower = object()
         self._cursors[follower] = self.position
         return follower
 
     def leave(self, follower: object) -> None:
-        """Remove a follower, and drop the events that only it had not taken."""
+        """Remove a follower, and drop the events that only this follower had not taken. Does nothing for an unknown
+        key.
+        """
         self._cursors.pop(follower, None)
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
         """Return the events after the index `after`, and record that the follower has them.
 
+        If some of them are no longer in memory, the whole history is read from the database, once for all followers
+        that wait for it, and nothing is recorded.
+
         Args:
             follower: The key of the follower.
-            after: Index of the newest event that the follower has; -1 for all. Events that are no longer in memory are
-                read from the database.
+            after: Index of the newest event that the follower has; -1 for all.
         """
         if after + 1 < self._first:
             # Followers that join together share one reading of the history.
@@ -171,9 +180,9 @@ class SessionFeed:
         return found
 
     async def read(self) -> None:
-        """Read the new events from the database, and wake the followers if there are any.
+        """Read the new events from the database, and wake the followers if there are new or other pending events.
 
-        End the feed if the session is deleted.
+        End the feed with the reason `deleted` if the session is deleted.
         """
         before = self.pending
         new = await self._reader.read()
@@ -186,7 +195,7 @@ class SessionFeed:
             self.wake()
 
     def end(self, reason: str) -> None:
-        """Set `ended` to a reason, and wake the followers."""
+        """Set `ended` to a reason (`deleted` or `server_stopping`), and wake the followers."""
         self.ended = reason
         self.wake()
 
@@ -197,7 +206,7 @@ class SessionFeed:
         changed.set()
 
     def _trim(self) -> None:
-        """Drop the events that every follower has taken."""
+        """Drop the events that every follower has taken. Without followers, none is dropped."""
         taken = min(self._cursors.values(), default=self._first - 1) + 1 - self._first
         if taken > 0:
             del self._events[:taken]
@@ -221,8 +230,9 @@ class Feeds:
     async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
         """Follow a thread within the context; yields its feed and the follower's key.
 
-        The first follower starts a task that reads the new events, and the last one ends it. An exception of that task
-        is raised at the end of the context.
+        The first follower starts a task that reads the new events, and the last one ends it. A feed that has ended is
+        replaced by a new one for new followers. If the task has failed, its exception is raised at the regular end of
+        the context.
         """
         feed, pump = self._feeds.get(thread, (None, None))
         # A feed that has ended serves its last followers; a new one may find the session begun again.
@@ -275,13 +285,14 @@ def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
 
 
 def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
-    """Return an event as a client may see it.
-
-    Recorded model requests in the history of a delegate are left out, unless their type is requested.
+    """Return an event as a client may see it: without recorded model requests in the history of a delegate, unless
+    their type is requested, and with the caller's own id of a background task.
 
     Args:
+        event: The event; it is not changed.
         types: The requested types; empty for all.
-        caller: Prefix of the caller's threads, which is removed from ids; empty on a server without keys.
+        caller: Prefix of the caller's threads, which is removed from the id in `background`; empty on a server without
+            keys.
     """
     if caller and "background" in event:
         event = {**event, "background": event["background"].removeprefix(caller)}
@@ -362,9 +373,11 @@ class LiveRuns:
         """Begin the output of a thread's run within the context; yields a function that adds a part and wakes the
         readers.
 
-        A part of the type `begin` is the first, one of the type `end` the last.
+        A part of the type `begin` is added first, one of the type `end` on exit, after which new readers do not receive
+        the output any more.
 
         Args:
+            thread: The thread.
             content: Content of the user's message, which is stored only with the first plan; None for a run that
                 resumes.
         """
@@ -390,10 +403,11 @@ class LiveRuns:
         """Read the output of a thread's runs within the context; yields a function that returns the new parts since its
         last call.
 
-        The first call returns the output of the active run from its beginning. Consecutive pieces of text or reasoning
-        are joined to one part.
+        The first call returns the output of the active run from its beginning, or nothing without an active run.
+        Consecutive pieces of text or reasoning are joined to one part.
 
         Args:
+            thread: The thread.
             wake: Called for each new part.
         """
         parts: list[LivePart] | None = None

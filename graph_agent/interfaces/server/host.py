@@ -71,8 +71,8 @@ class Host:
     """Start time of the server, in seconds since 1970."""
 
     def check_client_tools(self, names: list[str]) -> None:
-        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with tools of the
-        agent.
+        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with tools of the agent,
+        or cannot be used.
         """
         if not names:
             return
@@ -160,13 +160,17 @@ class Host:
         return [name for name, is_entered in entered.items() if is_entered]
 
     async def mcp_states(self) -> dict[str, str]:
-        """Return the state of each MCP server, name → `ok` or `down`. A server that is down may be started by it."""
+        """Return the state of each MCP server, name → `ok` or `down`; empty for an agent without MCP servers.
+
+        A server that is down may be started again by this check.
+        """
         states = self.kept.builder.mcp_states
         return {} if states is None else {name: "ok" if up else "down" for name, up in (await states()).items()}
 
     async def suspend(self, thread: str, ttl_s: float | None = None) -> None:
-        """Record that a thread waits for its caller, and may be deleted after `ttl_s` seconds; None for the setting
-        `pending_ttl_s`.
+        """Record that a thread waits for its caller, and may be deleted after `ttl_s` seconds.
+
+        For None or 0, the setting `pending_ttl_s` applies. An earlier record of the thread is replaced.
         """
         value = {"thread": thread, "until": time.time() + (ttl_s or self.settings.pending_ttl_s)}
         await self.store.aput(_SUSPENDED, thread.replace("/", ":"), value, index=False)
@@ -206,7 +210,8 @@ class Host:
         await self.store.adelete(_SUSPENDED, thread.replace("/", ":"))
 
     async def sweep(self) -> int:
-        """Delete suspended threads that have expired, and the oldest ones of each caller beyond `pending_requests`.
+        """Delete suspended threads that have expired and, of each caller, those that expire first, beyond
+        `pending_requests`.
 
         Threads with an active run are kept. Returns the number of threads that were deleted.
         """
@@ -254,7 +259,8 @@ def thread_token() -> str:
 async def open_host(source: AgentSource, settings: ServerSettings, db: str | None = None) -> AsyncIterator[Host]:
     """Open an agent and its database, and close both on exit; yields the host.
 
-    Expired requests are deleted in the background. Closing waits for what the host still has to close.
+    Meanwhile expired requests are deleted in the background. Before the database is closed, the tasks in `Host.closing`
+    are awaited.
 
     Args:
         source: The agent.
@@ -307,7 +313,10 @@ def check_callers(needs_callers: bool, settings: ServerSettings) -> None:
 def _compile(
     graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any] | None, store: BaseStore | None
 ) -> CompiledAgentGraph:
-    """Return the agent compiled with other persistence; a store that the agent has itself precedes `store`."""
+    """Return the agent compiled with a checkpointer and a store, None for neither; cache and name stay.
+
+    A store that the agent has itself takes precedence over `store`.
+    """
     return graph.builder.compile(
         checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
     )

@@ -48,12 +48,10 @@ def path_of(scope: Scope) -> str:
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Run a coroutine and return its result.
+    """Run a coroutine and return its result; if the request's client disconnects first, cancel it and return None.
 
-    If the request's client disconnects first, the coroutine is cancelled, and None is returned.
-
-    Exceptions of the coroutine are raised. The request's body must have been read before, so that `receive` returns
-    only the disconnect.
+    Exceptions of the coroutine are raised. If this call is cancelled, the coroutine is cancelled, too; in any case it
+    has ended on return. The request's body must have been read before, so that `receive` returns only the disconnect.
     """
 
     async def disconnect() -> None:

@@ -45,7 +45,11 @@ class ReservedFile(MmapedDict):
         super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]  # prometheus_client is untyped
 
     def _init_value(self, key: str) -> None:
-        """Add a value with the key `key`, after extending the file if needed. prometheus_client calls it."""
+        """Add a value with the key `key`, after doubling the file if the value might not fit. prometheus_client calls
+        it.
+
+        Raises `OSError` if the disk is full.
+        """
         own: Any = self
         if own._used + len(key.encode()) + _OVERHEAD_BYTES > own._capacity:
             _reserve(own._fname, 2 * own._capacity)
@@ -167,8 +171,14 @@ class Metrics:
         )
 
     def count(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count an event of a run. Tools that are not the agent's are labelled `other`; an answer without an error
-        clears the last error.
+        """Count an event of a run.
+
+        - A plan counts as a step and, if it has calls, as a wave.
+        - The start of a call is noted in `open_calls`. Its result observes the seconds in between, by tool and status;
+          a tool that is not the agent's is labelled `other`. A result whose start was not noted has no seconds.
+        - A model error that can affect every caller becomes `last_model_error`; an answer without an error clears it.
+        - Any event may report calls and requests that began before a plan asked for them (`early`), which are counted,
+          too.
 
         Args:
             entry: The event.

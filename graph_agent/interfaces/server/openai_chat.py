@@ -283,7 +283,11 @@ def _message(message: ChatMessage) -> AnyMessage | None:
 
 
 def _content(message: ChatMessage) -> str | list[Any]:
-    """Return the content of a message: a text, or LangChain's content blocks if it has images or files."""
+    """Return the content of a message: a text (empty if there is none), or LangChain's content blocks if it has several
+    parts, or one that is an image or a file.
+
+    Raises `InvalidRequestError` for an incomplete part.
+    """
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return simplify_blocks([_block(part) for part in message.content])
@@ -333,7 +337,8 @@ def _functions(body: ChatCompletionRequest) -> list[Function]:
 
 
 def _offered(body: ChatCompletionRequest) -> list[Function]:
-    """Return the functions that the model may call: the request's functions, restricted by its `tool_choice`.
+    """Return the functions that the model may call: the request's functions, restricted by its `tool_choice`; none for
+    `none`.
 
     Raises `InvalidRequestError` if an allowed function is not among the tools.
     """
@@ -354,10 +359,10 @@ def _kinds(tools: Iterable[ChatTool]) -> list[tuple[str, str | None]]:
 
 
 def _choice(body: ChatCompletionRequest) -> str | None:
-    """Return the name of the function that the model must call, `any` if it must call one of them, or None if it may
-    choose.
+    """Return the name of the function that the model must call, or `any` if it must call one of the allowed ones.
 
-    Raises `InvalidRequestError` for a name that is not among the tools.
+    None if the model may choose, or must not call a tool. Raises `InvalidRequestError` for a name that is not among the
+    tools.
     """
     if isinstance(body.tool_choice, AllowedChoice):
         return "any" if body.tool_choice.allowed_tools.mode == "required" else None
@@ -383,7 +388,9 @@ class _OpenAIDialect(ChatDialect):
         self._metadata = {"id": f"chatcmpl-{token}", "created": int(time.time()), "model": model}
 
     def resume(self, token: str) -> None:
-        """Name the answer after the request that began its input."""
+        """Set the answer's id to `chatcmpl-TOKEN-RANDOM`, made of the token of the request that began the input which
+        this request resumes.
+        """
         self._metadata["id"] = f"chatcmpl-{token}-{secrets.token_hex(4)}"
 
     def start_frames(self) -> Iterable[str]:
@@ -405,8 +412,8 @@ class _OpenAIDialect(ChatDialect):
         yield self._chunk({}, progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the last chunks: the calls of the caller's tools, the sources, the finish reason, the usage if it was
-        asked for, and `[DONE]`.
+        """Yield the last chunks: one for each call of the caller's tools, one for the sources, the finish reason, the
+        usage if it was asked for, and `[DONE]`.
         """
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
@@ -463,9 +470,9 @@ class _OpenAIDialect(ChatDialect):
 
 
 def _annotations(outcome: ChatOutcome) -> list[dict[str, Any]]:
-    """Return the sources that an answer cites in the format of the API.
+    """Return the sources that an answer cites in the format of the API; empty if it cites none.
 
-    Their positions count from the start of the whole text.
+    Their positions count from the start of the whole text, and not of the answer, which may follow other messages.
     """
     return [
         {

@@ -112,9 +112,10 @@ class Services:
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
     def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
-        """Return a response that streams frames, and counts against the caller's limit of event streams until it ends.
+        """Return a response that streams frames, and that counts against the caller's limit of event streams until it
+        ends.
 
-        Raises `ProblemError` (`busy`) if the caller has too many streams.
+        Raises `ProblemError` (`busy`) if the caller has too many streams; then the frames are not used.
         """
         stack = AsyncExitStack()
         stack.enter_context(self.streams.slot(caller.name))
@@ -171,7 +172,7 @@ class ChatEndpoint:
         """Return the id of the session that the header names, or else `in_body`, the one of the body; None if neither
         does.
 
-        Raises `ProblemError` if the id is invalid.
+        Raises `InvalidRequestError` if that id does not match `SESSION_ID`.
         """
         if self.session_in_header is not None:
             return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
@@ -180,13 +181,19 @@ class ChatEndpoint:
     async def answer(
         self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B, str], ChatDialect]
     ) -> Response:
-        """Run the request, and return the response; raise `ProblemError` if the request cannot be answered.
+        """Run the request, and return the response: the whole answer, or a stream that has begun.
+
+        The session that a header names takes precedence over that of the body; a request that is not stored has none.
 
         Args:
             body: The body of the request.
             read: Converts the body to a `ChatRequest`. A large body is converted in a thread.
             dialect: Returns the object that formats the answer, from the body and a token for the answer's id. It is
                 called in a thread if the body is large.
+
+        Raises:
+            ProblemError: The body names another model, has too many messages or tools, or is invalid; or the run cannot
+                begin, or fails before the response begins.
         """
         self.services.check_body(body)
         chat_request = await run_in_thread(self.request, read, body)
@@ -213,8 +220,8 @@ async def chat_endpoint(
 ) -> ChatEndpoint:
     """Return the parts of a chat request that are not in its body, as a dependency of routes.
 
-    A session id that equals the header `x-session-affinity` is ignored, because such a client sends the whole history
-    itself.
+    The session is read from the header that the setting `session_header` names; an empty setting reads none. A session
+    id that equals the header `x-session-affinity` is ignored, because such a client sends the whole history itself.
     """
     header = server.chat.runs.host.settings.session_header
     if header != SESSION_HEADER:

@@ -111,8 +111,10 @@ class ProblemError(Exception):
         self.category = category
 
     def after_write(self, report: str) -> ProblemError:
-        """Return this problem with another message, for a run that may have had side effects: the same request can be
-        repeated safely.
+        """Return a problem of the same kind for a run that may have had side effects, with a message that the same
+        request can be repeated safely.
+
+        The seconds to wait and the category are kept; the faulty field and the details are dropped.
 
         Args:
             report: A sentence about the calls that have run, which begins the message.
@@ -127,10 +129,10 @@ class ProblemError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the response: `retry-after` if waiting helps, at least 1 s; `www-authenticate` if a key is
-        missing.
+        """Headers of the response.
 
-        `x-should-retry: false` keeps official clients from a repetition that would run the input again.
+        `retry-after`, at least 1 s, if waiting helps. Otherwise `x-should-retry: false` for kinds whose status official
+        clients would repeat by themselves, which would run the input again. `www-authenticate` if a key is missing.
         """
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
@@ -175,9 +177,12 @@ def problem_of_run(error_kind: str) -> ProblemError:
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
-    """Return the problem for an exception of this server.
+    """Return the problem for an exception of this server. Its text has no details of the exception, which the caller
+    must log.
 
-    Its text has no details of the exception, which the caller must log. Anything unknown is `internal`.
+    `taken_over` is for a run that lost its session, `storage` for a full disk, `newer` for a session of a newer
+    version, `database` for a database that was lost or removed, `locked` for one that another process locks, and
+    `upstream` for a failed embedding model. Anything else, also a damaged session, is `internal`.
     """
     if isinstance(error, SessionLostError):
         return ProblemError(

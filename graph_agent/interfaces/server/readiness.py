@@ -73,7 +73,7 @@ class ReadinessCheck:
     async def _check_model(self) -> dict[str, str]:
         """Return the state of the model's endpoint as `{"model": STATE}`.
 
-        A fault of its list of models is logged once.
+        A remark on its list of models is logged as a warning, unless the last check had the same remark.
         """
         state, remark = await model_state(self._host.kept)
         if remark and remark != self._remark:
@@ -120,10 +120,11 @@ class StateCheck:
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        """Return the states of the part, name → state; for a short time those of the last check. Callers share a
-        running check.
+        """Return the states of the part, name → state: those of the last check for `cache_s` seconds, otherwise those
+        of a new check. Callers share a running check.
 
-        If the check takes more than 5 seconds, the state is `timeout`, and the check continues.
+        If a check takes more than 5 seconds, the state is `timeout`; the check continues, and its result is used later.
+        Never raises an exception of the check.
         """
         if self._result is not None and time.monotonic() - self._result[0] < self._cache_s:
             return self._result[1]

@@ -179,9 +179,9 @@ def serve_a2a(
 def serve_page(
     source: AgentSource, *, session_id: str | None = None, db: str | None = None, log_level: str | None = None
 ) -> None:
-    """Serve an agent on a free port of this machine, and open its page, until the process receives a signal to stop.
+    """Serve an agent on a free port of this machine, and show its page, until the process receives a signal to stop.
 
-    The address is printed; a browser is opened only from a terminal of a desktop.
+    The address is printed. A browser is opened if standard output is a terminal of a desktop.
 
     Args:
         source: The agent.
@@ -190,8 +190,8 @@ def serve_page(
         log_level: Name of the level of the logs on standard error; None for WARNING.
 
     Raises:
-        ConfigError: If the keys or a credential cannot be used.
-        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+        ConfigError: The keys of `GRAPH_AGENT_API_KEYS` or a credential cannot be used.
+        SystemExit: With `STARTUP_FAILURE` (3) if the agent or its database cannot be opened; the cause is logged.
     """
     settings = _with_keys(source, ServerSettings(), None, "127.0.0.1")
 
@@ -323,8 +323,10 @@ def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | 
 
 
 def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
-    """Return uvicorn's options for an application that is created by a function: the package's protocols, times to
+    """Return uvicorn's options for an application that is created by a function: this package's protocols, times to
     drain, and no access log.
+
+    `log_level` is that of uvicorn's own records.
     """
     return {
         "factory": True,
@@ -345,6 +347,9 @@ def _application(
     source: AgentSource, settings: ServerSettings, db: str | None, *, shared: Path | None = None, a2a_only: bool = False
 ) -> ASGIApp:
     """Create the application, and set up the process for it; called on the serving event loop.
+
+    The limits of the HTTP protocol are set for the whole process, and telemetry is started if the environment switches
+    it on. Once the application has started, the garbage collector is tuned (`freeze_gc`).
 
     Args:
         source: The agent.

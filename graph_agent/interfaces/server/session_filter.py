@@ -30,7 +30,9 @@ class SessionTotals:
     """Tokens of the requests and replies of all model calls."""
 
     def add(self, events: Iterable[StoredEvent]) -> None:
-        """Add the events that follow those that were added before."""
+        """Add the events that follow those that were added before: their number, the names in their plans, cost and
+        tokens.
+        """
         for entry in events:
             self.events += 1
             if entry["type"] == "plan":
@@ -54,7 +56,10 @@ class TotalsReader:
     async def read(
         self, graph: CompiledStateGraph[Any, Any, Any, Any], saver: BaseCheckpointSaver[Any], newest: CheckpointTuple
     ) -> SessionTotals:
-        """Return the totals of a session.
+        """Return the totals of a session. Only the events that follow those that were counted before are read.
+
+        If the stored events do not continue the counted ones, because the session was deleted and begun again, all are
+        read.
 
         Args:
             graph: The agent.
@@ -107,8 +112,10 @@ class SessionFilter:
         return self.totals or bool(self.tool) or self.min_cost > 0
 
     def accepts(self, summary: Mapping[str, Any]) -> bool:
-        """Return whether a session matches every condition of the filter. The status is compared with the activity of
-        the session or, if that is `idle`, with its status. A tool also matches a delegate's name.
+        """Return whether a session matches every field of the filter that is set.
+
+        The status is compared with the activity of the session or, if that is `idle`, with its status. A tool also
+        matches a delegate's name. The dates are compared with `updated_at`, and both bounds belong to the range.
 
         Args:
             summary: The session's summary, which contains its totals if `needs_totals`.

@@ -97,6 +97,8 @@ class Sessions:
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
         """Return the states (see `info`) of at most `limit` sessions, newest first, beginning after the session `after`
         or with the newest.
+
+        Sessions that are deleted meanwhile are left out. Raises `ProblemError` (`not_found`) if `after` does not exist.
         """
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
@@ -108,14 +110,15 @@ class Sessions:
     async def summaries(
         self, limit: int, after: str | None, chosen: SessionFilter
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return summaries of sessions, newest first, and the id to continue the list after; None at its end.
+        """Return summaries of sessions, newest first, and the id after which the list continues; None at its end.
 
         At most `limit` sessions are read. Those that cannot be read, and those that the filter does not accept, are
         left out, so that fewer summaries may be returned although the list continues.
 
         Args:
             limit: Maximum number of sessions to read.
-            after: Read only the sessions after this one; None to begin with the newest.
+            after: Read only the sessions after this one; None to begin with the newest. `ProblemError` is raised if it
+                does not exist.
             chosen: The filter.
         """
         found = []
@@ -127,8 +130,10 @@ class Sessions:
         return [each for each in found if chosen.accepts(each)], read[-1] if len(read) == limit else None
 
     async def _summary(self, session_id: str, *, with_totals: bool) -> dict[str, Any] | None:
-        """Return the summary of a session, with the cost of its newest input and the totals if wanted; None if it is
-        not stored.
+        """Return the summary of a session with `cost`, that of its newest input, and `with_totals` those of all its
+        events.
+
+        None if the session is not stored. The cost is None without prices.
         """
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
@@ -260,7 +265,11 @@ class Sessions:
         return await self._info(session_id, await self._state(session_id))
 
     async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
-        """Return the state of a session (see `info`) from a snapshot of its newest checkpoint."""
+        """Return the state of a session (see `info`) from a snapshot of its newest checkpoint.
+
+        Its `activity` is `idle` if nothing can be resumed; otherwise `running` in whichever process, `waiting` for an
+        answer, or `interrupted`.
+        """
         result = run_result(state)
         activity = "idle"
         if state.tasks:
@@ -337,7 +346,7 @@ class Sessions:
         return await self._info(session_id, run.input.state)
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session with those of its background tasks.
+        """Delete a session with those of its background tasks, and wake their followers.
 
         Raises `ProblemError` (`conflict`), and deletes none, if one of them is running.
         """

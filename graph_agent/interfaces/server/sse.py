@@ -98,7 +98,12 @@ class EventStream(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the frames until they end or the client disconnects or stops reading, then release the resources."""
+        """Send the frames until they end, the client disconnects, or it does not read for `send_timeout_s`; the latter
+        two raise nothing.
+
+        In any case the generator is closed, then `close` and `after` are called. Exceptions of the generator are
+        raised.
+        """
         try:
             # uvicorn closes the connection of an incomplete response.
             with suppress(TimeoutError):

@@ -20,10 +20,10 @@ STARTUP_FAILURE = 3
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP socket that is bound to an address. It does not listen yet. Port 0 selects any free port. IPv4 is
-    preferred for a name with both families.
+    """Return a TCP socket that is bound to an address, and that does not listen yet. Port 0 selects any free port.
 
-    Raises `ConfigError` if the address does not exist, or the port is in use or not permitted for this user.
+    For a name with addresses of both families, IPv4 is used. Raises `ConfigError` if the address does not exist, or the
+    port is in use or not permitted for this user.
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

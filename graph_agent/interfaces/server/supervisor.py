@@ -99,11 +99,11 @@ class Worker(Process):
             super().target(sockets)
 
     def always_pong(self) -> None:
-        """Answer health checks until the supervisor has ended, then send this process SIGTERM.
+        """Answer health checks until the connection to the supervisor ends; wait until the supervisor has ended, then
+        send this process SIGTERM.
 
-        Runs in a thread of the worker.
-
-        A supervisor that was killed cannot stop its workers, which would otherwise keep the port.
+        Runs in a thread of the worker. A supervisor that was killed cannot stop its workers, which would otherwise keep
+        the port.
         """
         with contextlib.suppress(OSError, EOFError):
             super().always_pong()
@@ -188,7 +188,8 @@ class Supervisor(Multiprocess):
         """Kill stalled workers, and replace them and those that have ended, with a warning in the log. uvicorn calls it
         twice a second.
 
-        If a worker could not start, the server stops, because every new one would fail in the same way.
+        Does nothing more once the server is to stop. If a worker could not start, the server is stopped, because every
+        new one would fail in the same way.
         """
         for index, worker in enumerate(self.processes):
             if self.should_exit.is_set():
@@ -199,7 +200,6 @@ class Supervisor(Multiprocess):
             worker.kill()
             worker.join()
             if worker.exitcode == STARTUP_FAILURE:
-                # Every new worker would fail in the same way.
                 logger.error("Worker process %s could not start; the server stops.", worker.pid)
                 self.should_exit.set()
                 return
@@ -227,11 +227,11 @@ class Supervisor(Multiprocess):
             worker.join()
 
     def join_all(self) -> None:
-        """Close the listening sockets, and wait until the workers have stopped.
+        """Close the listening sockets, and wait until the workers have stopped. uvicorn calls it after it has signalled
+        them.
 
-        A second stop signal meanwhile makes them stop at once.
-
-        uvicorn calls it after it has signalled the workers.
+        The second stop signal that this process has received in all makes the workers stop at once; further ones do
+        nothing.
         """
         # With the sockets open here, new clients would wait forever instead of being refused.
         for listener in self.sockets:
@@ -278,7 +278,8 @@ class Supervisor(Multiprocess):
 def _cpu_s(process: int | None) -> float:
     """Return the CPU seconds that a process has used.
 
-    On other systems than Linux the clock is returned, so that the process appears to make progress.
+    Where `/proc` cannot be read, as on other systems than Linux, the clock is returned, so that the process appears to
+    make progress.
     """
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
@@ -315,10 +316,9 @@ def sharing(workers: int) -> Iterator[Path | None]:
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
-    """Return a new temporary folder, in the system's folder for them or else in memory, which is deleted when it is
-    closed.
+    """Return a new temporary folder, in the system's folder for them or else in memory; closing it deletes the folder.
 
-    None, with a logged warning, if no location permits one.
+    None, after a logged warning, if no location permits one.
     """
     first_error: OSError | None = None
     # A full disk is the most likely reason of a failure, so memory is tried next.

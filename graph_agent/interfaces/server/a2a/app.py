@@ -396,9 +396,8 @@ class _Handler(DefaultRequestHandler):
     async def _reply(self, message: types.Message, context: ServerCallContext) -> types.Message | types.Task | None:
         """Return the reply to a message that starts no run; None for any other message.
 
-        There are two kinds: a message that steers its conversation, and a repeated message of a task that has ended,
-        for which that task is returned. Raises `UnsupportedOperationError` for any other message to a task that has
-        ended.
+        A message that steers its conversation is answered with a confirmation, and a repeated message of a task that
+        has ended with that task. Raises `UnsupportedOperationError` for any other message to a task that has ended.
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:
@@ -457,9 +456,10 @@ class _Handler(DefaultRequestHandler):
     async def on_subscribe_to_task(
         self, params: types.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Yield the updates of a task.
+        """Yield the updates of a task that this process runs.
 
-        If another process runs it, yield only its stored state now and after its end.
+        If another process runs it, yield only its stored state now and after its end. Raises the SDK's errors for an
+        unknown task or one that has ended.
         """
         watched = False
         async for task in self.other_processes.watch(params.id, context):

@@ -454,8 +454,10 @@ class GraphExecutor(AgentExecutor):
         return None
 
     async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
-        """Report the end of a task from the result of its run: it asks a question, was cancelled, failed or is
-        completed. Without a result (None) it failed.
+        """Report the end of a task from the result of its run.
+
+        The task asks a question if the run has interrupts; otherwise it is cancelled after an abort, failed after a
+        failure or without a result (None), and else completed.
         """
         if result is None:
             await reporter.failed("The run ended without a result.")
@@ -527,6 +529,9 @@ def _input(message: Message | None) -> list[AnyMessage]:
 def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Message | None) -> Any:
     """Return a client's answer in the form that `Session.resume` takes.
 
+    That is the answer itself for a question about approvals, which may cover several interrupts; else a dict from the
+    id of the one interrupt to the answer.
+
     Args:
         question: Ids of the interrupts that the task's question is about.
         open_now: The session's open interrupts.
@@ -546,7 +551,9 @@ def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Messa
 
 
 def _answer(message: Message | None) -> Any:
-    """Return the value of a message that has a single data part; otherwise the text of its parts."""
+    """Return the value of a message that has a single data part; otherwise the text of its parts; empty without a
+    message.
+    """
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
         return part_data(parts[0])

@@ -62,12 +62,14 @@ def agent_card(
     skills: Sequence[AgentSkill] = (),
     push_notifications: bool = False,
 ) -> AgentCard:
-    """Build the card of an agent, the document that describes it to A2A clients. An agent without tools, delegates and
-    skills has one skill, conversation.
+    """Build the card of an agent, the document that describes it to A2A clients.
+
+    An agent without tools, delegates and skills has one skill, conversation. The endpoints are those of JSON-RPC and
+    HTTP+JSON, each in the protocol versions 1.0 and 0.3, below `url`.
 
     Args:
         graph: The agent; its tools and delegates become skills.
-        url: The server's public address without our paths, e.g. `http://127.0.0.1:9001`.
+        url: The server's public address without the paths of A2A, e.g. `http://127.0.0.1:9001`.
         name: The agent's name; empty for the graph's name.
         description: The agent's purpose; empty for a default text with the name.
         version: The agent's version; empty for that of this package.

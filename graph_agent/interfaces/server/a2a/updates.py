@@ -87,9 +87,11 @@ class TaskReporter:
         await self._updater.start_work(message)
 
     async def part(self, part: SessionPart) -> None:
-        """Send the update for one part of the session's stream. Parts that A2A clients do not receive are ignored.
+        """Send the update for one part of the session's stream.
 
-        Text that turns out to belong to a plan is removed from the artifact, and sent as progress.
+        Text is added to the artifact. If it turns out to belong to a plan, it is dropped from the artifact, and sent as
+        progress. A delegate's text, the state of a call and, with `show_outputs`, the output of a call are sent as
+        progress. Other parts, also the text of a failure, are ignored.
         """
         match part:
             case Token() if not part.reports_failure:

@@ -71,12 +71,12 @@ class BodyLimits:
         self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, then call the application with it.
+        """Read the body of an HTTP request, then call the application with it; other connections are passed on unread.
 
-        If the body exceeds a limit, send an error response and close the connection.
-
-        If the client disconnects before the body has arrived, nothing is sent. Exceptions of the application are
-        raised. Only HTTP requests are read.
+        If the body exceeds a limit, does not arrive in `timeout_s`, or gets no slot, the application is not called: the
+        response of `refuse` is sent, with the header `connection: close`. If the client disconnects before the body has
+        arrived, nothing is called and nothing is sent. Exceptions of the application are raised. Garbage is collected
+        each time the answered bodies have reached `COLLECT_BYTES`.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -104,8 +104,9 @@ class BodyLimits:
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the whole body; None if the client has disconnected.
 
-        Raises `ProblemError`: `too_large` for too many bytes or JSON values, `invalid` for JSON that is nested too
-        deeply, or a compressed body (`content-encoding`).
+        Raises `ProblemError`: `too_large` for a `content-length` above the limit (before anything is read), or for more
+        bytes or JSON values than allowed; `invalid` for JSON that is nested too deeply, or a `content-encoding` other
+        than `identity`.
         """
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
@@ -131,16 +132,16 @@ class BodyTooLargeError(JsonBoundsError):
 
 
 async def read_body(receive: Receive, bounds: JsonBounds, max_bytes: int | None = None) -> bytes | None:
-    """Return the whole body of a request; None if the client has disconnected.
+    """Return the whole body of a request; None if the client disconnects before its end.
 
     Args:
         receive: The ASGI `receive` of the request.
-        bounds: Limits of the number and depth of JSON values.
+        bounds: Limits of the number and depth of JSON values, counted as the body arrives.
         max_bytes: Maximum bytes; None for no limit.
 
     Raises:
         BodyTooLargeError: As soon as more than `max_bytes` have arrived.
-        JsonBoundsError: The JSON exceeds `bounds`; raised once the whole body has arrived.
+        JsonBoundsError: The JSON exceeds `bounds`. Raised once the whole body has arrived; the rest of it is not kept.
     """
     meter = JsonMeter(bounds)
     chunks: list[bytes] = []
@@ -188,8 +189,7 @@ class ReplayedBody:
 async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that processes a request's body, and return its result.
 
-    For a body larger than 16 KiB, it is called in a thread.
-
+    It is called directly for a body of at most 16 KiB, and otherwise in a thread, one call at a time in this process.
     The function must not use the event loop. Its exceptions are raised.
     """
     # The body was read already by `BodyLimits`.
@@ -202,7 +202,11 @@ class BodyRoute(APIRoute):
     """A FastAPI route that parses and validates a large body in a thread, instead of on the event loop."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """Return the request handler of the route. FastAPI calls it once for each route."""
+        """Return the request handler of the route: FastAPI's own if the route has no body, else one that validates the
+        body itself.
+
+        FastAPI calls this method once for each route.
+        """
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
@@ -212,7 +216,8 @@ class BodyRoute(APIRoute):
         async def handle_validated(request: Request) -> Response:
             """Handle a request, whose body is validated outside FastAPI.
 
-            Raises `RequestValidationError` with the faults of the body and those of the other parameters.
+            Raises `RequestValidationError` if the body or another parameter is invalid, with the faults of the other
+            parameters before those of the body.
             """
             validated = _ValidatedRequest(request.scope, request.receive)
             # FastAPI validates on the event loop, where a large body would block every request.
@@ -238,11 +243,10 @@ class _ValidatedRequest(Request):
     """Pydantic's errors of the body, with locations that begin with `body`; empty if it is valid."""
 
     async def json(self) -> Any:
-        """Return the body as the model of the route.
+        """Return the body as the model of the route; a large body is validated in a thread.
 
-        If it is invalid, set `faults` and return a string, which no model accepts.
-
-        Raises `JSONDecodeError` if the body is not JSON in UTF-8.
+        If the body does not fit the model, set `faults` and return a string, which no model accepts, so that FastAPI
+        raises an error. Raises `JSONDecodeError` if the body is not JSON in UTF-8.
         """
         body = await self.body()
         try:

@@ -78,9 +78,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes and check the limits; bytes after a refusal are dropped. asyncio calls it.
+        """Parse received bytes, and refuse the request with 431 if more than `max_header_bytes` outside bodies may be
+        buffered.
 
-        The header timeout is stopped while a request is answered, and started otherwise.
+        asyncio calls it. Bytes after a refusal are dropped, and reading is paused unless the connection is already
+        waiting to be closed. Otherwise the header timeout is stopped while a request is answered, and started if it
+        does not run.
         """
         if self._refused:
             if self._lingering is None:
@@ -114,7 +117,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count and store a header. The parser calls it, and stops at the exception for a head that is too large.
+        """Count and store a header, without white space behind its value. The parser calls it, and stops at the
+        exception for a head that is too large.
 
         It is also called for trailers, which are dropped, because they would change the headers of an admitted request.
         """
@@ -137,7 +141,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.transport = _ResponseTransport(self)  # type: ignore[assignment]  # it has the methods that uvicorn uses
 
     def on_chunk_header(self) -> None:
-        """Count the framing of a chunk as part of the body. The parser calls it."""
+        """Count the framing of a chunk as part of the body, unless the response is already complete. The parser calls
+        it.
+        """
         if self._is_answering():
             self._framed += _CHUNK_FRAMING
 
@@ -162,7 +168,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
-        """Close the connection, after a response in progress. uvicorn calls it when the server stops."""
+        """Close the connection, after a response in progress; at once if only dropped input is awaited. uvicorn calls
+        it when the server stops.
+        """
         if self._lingering is not None:
             self.transport.close()
         super().shutdown()
@@ -175,9 +183,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def close_after_response(self) -> None:
-        """Close the connection after the response.
+        """Close the connection after the response; does nothing if the connection is already waiting to be closed.
 
-        If input is still arriving, end only the response, and close after 5 seconds in which input is dropped.
+        It is closed at once if no input is arriving, if a further request is waiting in the pipeline, or if the
+        transport cannot close one direction. Otherwise only the sending direction is closed now, input is dropped, and
+        the connection is closed after 5 seconds.
         """
         if self._lingering is not None:
             return
@@ -205,10 +215,14 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _HeadTooLargeError
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Refuse the current request: stop reading, send `status` if that is possible, and close the connection.
+        """Refuse the current request: drop further input, send `status` if that is possible, and close the connection.
 
-        The status is not sent if the response has begun, or an earlier response is in progress. A request whose body is
-        still arriving appears to the application as disconnected.
+        - If no request is being answered, the status is sent; but nothing if a body still arrives whose response was
+          sent.
+        - If the request is pipelined behind one that is being answered, that response is completed, and no status is
+          sent.
+        - If the response to the request has begun, or others are pipelined behind it, the connection is closed at once.
+        - If the body of an unanswered request still arrives, the application gets a disconnect, and the status is sent.
         """
         self._refused = True
         self._stop_waiting()
@@ -228,7 +242,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._respond(status)
 
     def _respond(self, status: HTTPStatus | None) -> None:
-        """Send a whole response with a status and a text, and close the connection after it. None sends nothing."""
+        """Send a whole response with a status and a line of text, and close the connection after it. For None, only
+        close it.
+
+        The text is the status's phrase or, for 431 and 408, a sentence with the limit that was exceeded.
+        """
         if status is not None:
             text = f"{status.phrase}.".encode()
             if status is HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:

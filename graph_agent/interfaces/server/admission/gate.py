@@ -96,10 +96,10 @@ class RequestLimits:
             del self._active[caller]
 
     def _count_start(self, caller: str) -> None:
-        """Raise `ProblemError` if a caller has reached the limit per minute, else record a start. Does nothing without
-        a limit.
+        """Record the start of a run, and raise `ProblemError` (`busy`) instead if the caller has reached the limit per
+        minute.
 
-        Starts older than a minute are dropped.
+        Does nothing without such a limit. Starts older than a minute are dropped.
         """
         if self._per_minute is None:
             return
@@ -120,8 +120,8 @@ class RequestLimits:
             self.leave(caller)
 
     def _check_concurrent(self, active: int) -> None:
-        """Raise `ProblemError` (`busy`, retry after 1 s) if a caller that has `active` requests may not have another
-        one.
+        """Raise `ProblemError` (`busy`, retry after 1 s) if `active`, the number of a caller's active requests, has
+        reached the limit.
         """
         if active >= self._concurrent:
             raise ProblemError(
@@ -165,7 +165,9 @@ class Caller:
         return f"{self.name}/{session_id}" if self.name else session_id
 
     def session(self, thread_id: str) -> str | None:
-        """Return the session id of a thread; None if the thread is another caller's, or not a session."""
+        """Return the session id of a thread; None if the thread is another caller's, or is not named like a session,
+        whose id has no slash.
+        """
         session_id = thread_id.removeprefix(f"{self.name}/") if self.name else thread_id
         return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
 
@@ -185,6 +187,7 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
     key, each in constant time, so that the duration reveals nothing about the keys.
 
     Args:
+        request: The request, or the handshake of a WebSocket.
         keys: The keys of the server.
     """
     if not keys:
@@ -199,17 +202,20 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
 
 
 def key_in(request: HTTPConnection) -> str:
-    """Return the API key in the headers of a request: the bearer token, or else the header `x-api-key`.
+    """Return the API key in the headers of a request: the token of `Authorization: Bearer`, or else the header
+    `x-api-key`.
 
-    Empty if there is none.
+    Empty if there is neither.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
-    """Add authentication, origin checks, body limits, CORS and error responses to an application, which must not have
+    """Add authentication, origin checks, body limits and error responses to an application, which must not have
     started.
+
+    CORS headers are added only if the settings name origins; they are also on refused requests.
 
     Args:
         app: The application.
@@ -229,12 +235,7 @@ class Gate:
     """ASGI middleware that checks the origin, the key and the body of requests for guarded paths.
 
     It stores the caller in `scope["state"]["caller"]`, and converts any exception of the application to a response
-    without details.
-
-    Args:
-        app: The application.
-        settings: Keys, limits and permitted origins of the server.
-        guarded: The paths that are checked; a trailing `/*` includes all paths below. Other paths pass unchecked.
+    without details. The arguments are those of `guard`.
     """
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -255,12 +256,14 @@ class Gate:
         self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the application, or send the response that refuses it.
+        """Pass a request to the application, or send the response that refuses it. Paths that are not guarded pass
+        unchecked.
 
-        A request is refused if the server has no keys and it comes from a page of another origin, if its key is missing
-        or unknown (except on open paths), or if its body exceeds a limit. These checks apply to the API's paths only,
-        in this order. The key is checked before the body is read. A HEAD request is passed on as GET. An exception of
-        the application is logged and, unless the response has begun, answered with status 500.
+        A guarded path is checked in this order: the origin, if the server has no keys; the key, before the body is
+        read; the limits of the body. Open paths need no key, and their body is never read. The caller is stored in the
+        request's state, with an empty name if there is no key. A HEAD request is passed on as GET, except to MCP.
+        Responses below `/v1/` get a request id. An exception of the application is logged and, unless the response has
+        begun, answered with an error without details.
         """
         # As the routes see it: without the mount path.
         path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
@@ -357,8 +360,9 @@ class _Limited:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, and count the request as active until its last byte is sent.
 
-        Raises `ProblemError` while the server is stopping, for a body that is not JSON, and if the caller has too many
-        requests. A GET counts against the limit of event streams, any other request against that of requests.
+        A GET counts against the limit of event streams, any other request against that of requests; a POST that may
+        start a run counts per minute, too. Raises `ProblemError`, in this order: `stopping` while the server stops,
+        `media_type` for a body that is not JSON, and `busy` if the caller has reached a limit.
         """
         if self._runs.draining:
             raise stopping()
@@ -386,9 +390,10 @@ class _Limited:
 
 
 def _starts_run(path: str, body: bytes) -> bool:
-    """Return whether a request of A2A or MCP may start a run, by its path and the JSON-RPC method in its body.
+    """Return whether a request of A2A or MCP may start a run.
 
-    True for a body that cannot be parsed, or is larger than 16 KiB.
+    Over HTTP+JSON the path decides: it is one of the two that send a message. Otherwise the JSON-RPC method in the body
+    decides; True for a body that cannot be parsed, or is larger than 16 KiB.
     """
     if path.startswith(f"{REST_PATH}/"):
         return path.endswith(("/message:send", "/message:stream"))
@@ -401,7 +406,10 @@ def _starts_run(path: str, body: bytes) -> bool:
 
 
 def _is_json(headers: Headers) -> bool:
-    """Return whether the headers declare a JSON body (`application/json` or `application/…+json`), or no body."""
+    """Return whether the headers declare a JSON body (`application/json` or `application/…+json`), or no body at all.
+
+    There is no body without `transfer-encoding` and with a `content-length` that is 0 or missing.
+    """
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return True
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -21,8 +21,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
-    """Read the API keys of a file and of the environment variable `GRAPH_AGENT_API_KEYS`, in which commas or line feeds
-    separate them.
+    """Read the API keys of the environment variable `GRAPH_AGENT_API_KEYS`, where commas or line feeds separate them,
+    and of a file.
 
     Args:
         file: File with one key per line, `key` or `name:key`; blank lines and lines that begin with `#` are skipped.
@@ -30,11 +30,13 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
         environment: The environment variables.
 
     Returns:
-        The keys, those of the variable first. A key without a name is named `key-` and 12 digits of its SHA-256.
+        The keys, those of the variable first; empty without a file and without keys in the variable. A key without a
+            name is named `key-` and 12 digits of its SHA-256.
 
     Raises:
-        ConfigError: The file cannot be read, or there is no key at all; a key is shorter than 16 characters; a name is
-            invalid; or two keys have the same name, or two names the same key. No message shows a key.
+        ConfigError: The file cannot be read, or neither it nor the variable has a key; a key is shorter than 16
+            characters; a name is invalid; or two keys have the same name, or two names the same key. No message shows a
+            key.
     """
     listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
@@ -57,20 +59,22 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 
 
 def _entries(text: str) -> list[tuple[int, str]]:
-    """Return the lines of a text, stripped and numbered from 1, without blank lines and comments."""
+    """Return the entries of a text with their numbers, counted from 1: its stripped lines, without blank ones and
+    comments.
+    """
     stripped = [line.strip() for line in text.split("\n")]
     return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
 
 
 def _key(where: str, text: str) -> ApiKey:
-    """Parse one entry, `key` or `name:key`.
+    """Parse one entry, `key` or `name:key`; a key without a name is named by its hash.
 
     Args:
         where: The beginning of an error: where the entry is.
         text: The entry.
 
     Raises:
-        ConfigError: The name or the key is invalid.
+        ConfigError: The name is not 1 to 64 letters, digits, `_` or `-`, or the key is shorter than 16 characters.
     """
     name, colon, key = text.partition(":")
     if not colon:

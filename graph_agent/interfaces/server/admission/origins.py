@@ -50,9 +50,14 @@ class OriginCheck:
     def check(self, request: HTTPConnection, path: str) -> None:
         """Raise `ProblemError` (`origin`) if a request may come from a page that may not call this server.
 
-        Requests with a permitted origin pass (`*` permits all). Any other request must name as its host an IP address,
-        a name without a dot or the host of `public_url`, and must have no `Origin` or the server's own. Health checks
-        and the agent card may have any origin. Refused origins are logged once each, at most 100.
+        The first rule that applies decides:
+
+        - A request with a permitted `Origin` passes; `*` permits every origin.
+        - A request is refused unless its host is an IP address, a name without a dot, or the host of `public_url`.
+        - Health checks and the agent card pass, with any origin.
+        - A request without an `Origin` is refused if the browser declares that a page of another origin sent it.
+        - A request whose `Origin` is not the server's own is refused, and the origin is logged once (at most 100
+          origins).
 
         Args:
             request: The request, or the handshake of a WebSocket.
@@ -79,6 +84,8 @@ class OriginCheck:
     def _is_own(self, origin: str, request: HTTPConnection) -> bool:
         """Return whether an origin is the server's own: that of its public URL, or of the scheme and host that the
         request names.
+
+        If the origin names a port, any scheme is accepted with the request's host. False for a malformed origin.
         """
         given, scheme, host = _origin(origin), request.scope.get("scheme", "http"), request.headers.get("host", "")
         if given is None:
@@ -89,8 +96,9 @@ class OriginCheck:
         return re.search(r":[0-9]+$", origin) is not None and given == _origin(f"{given[0]}://{host}")
 
     def _refusal(self, origin: str) -> str:
-        """Return the message of the refusal of an origin, which explains how to permit the origin. It is also logged as
-        a warning the first time.
+        """Return the message of the refusal of an origin, which explains how to permit it.
+
+        The message is also logged as a warning the first time, for at most 100 origins of a process.
         """
         text = f"Pages of the origin {origin[:_SHOWN]!r} may not call this server, which has no API keys."
         if _ADDABLE.fullmatch(origin):
@@ -106,9 +114,9 @@ class OriginCheck:
 
 
 def _is_of_another_page(request: HTTPConnection) -> bool:
-    """Return whether the browser declares the request as sent by a page of another origin.
+    """Return whether the browser's `Sec-Fetch` headers declare that a page of another origin sent the request.
 
-    Following a link does not count.
+    Following a link does not count. False without these headers.
     """
     headers = request.headers
     return headers.get("sec-fetch-site") in ("same-site", "cross-site") and headers.get("sec-fetch-mode") != "navigate"
@@ -117,6 +125,8 @@ def _is_of_another_page(request: HTTPConnection) -> bool:
 def _origin(url: str) -> tuple[str, str, int | None] | None:
     """Return the scheme, host and port of a URL, e.g. `("https", "a.com", 443)`; None if it has no host or is
     malformed.
+
+    A missing port is the default of `http` and `https`, and None for other schemes.
     """
     try:
         parts = urlsplit(url)

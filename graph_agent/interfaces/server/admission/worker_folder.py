@@ -143,7 +143,11 @@ class SharedLimits(RequestLimits):
             super().count(caller)
 
     def leave(self, caller: str) -> None:
-        """Count the end of a request. If the database cannot be used, the next `enter` corrects the number there."""
+        """Count the end of a request that `enter` has counted, in this process and in the database.
+
+        If the database cannot be used, a later `enter` corrects the number there. Raises `KeyError` if the caller has
+        no active request in this process.
+        """
         super().leave(caller)
         if not self._in_database(partial(self._publish, caller)):
             self._unpublished.add(caller)
@@ -173,9 +177,17 @@ class SharedLimits(RequestLimits):
         return True
 
     def _enter(self, caller: str, starts: bool, db: sqlite3.Connection) -> None:
-        """Check the limits of a caller in the database, and count a request there.
+        """Check the limits of a caller in the database, and count a request there as active.
 
-        `starts` is whether it starts a run, which the limit per minute counts. Raises `ProblemError` if a limit is met.
+        Numbers of other callers that could not be stored before are stored first.
+
+        Args:
+            caller: Name of the caller.
+            starts: Whether the request starts a run, so that it also counts against the limit per minute.
+            db: The database, in a transaction.
+
+        Raises:
+            ProblemError: A limit is reached (`busy`).
         """
         # Earlier failures left numbers that are too high or too low for other callers.
         for other in self._unpublished:
@@ -189,8 +201,10 @@ class SharedLimits(RequestLimits):
         self._publish(caller, db, more=1)
 
     def _count(self, caller: str, db: sqlite3.Connection) -> None:
-        """Raise `ProblemError` if a caller has reached the limit per minute, else record a start. Does nothing without
-        a limit; starts older than a minute are deleted.
+        """Record the start of a run in the database; raise `ProblemError` (`busy`) instead if the limit per minute is
+        reached.
+
+        Does nothing without such a limit. Starts of all callers that are older than a minute are deleted.
         """
         if self._per_minute is None:
             return
@@ -224,9 +238,9 @@ class SharedLimits(RequestLimits):
         return db
 
     def _remove_dead_workers(self, db: sqlite3.Connection) -> None:
-        """Delete the counts of workers that have ended.
+        """Delete the counts, of this kind of limit, of workers that have ended.
 
-        Counts under this process's own id are of an earlier process with the id.
+        Counts under this process's own id are deleted, too: they are of an earlier process with the id.
         """
         workers = [worker for (worker,) in db.execute("SELECT DISTINCT worker FROM under_way")]
         for worker in workers:
@@ -235,9 +249,9 @@ class SharedLimits(RequestLimits):
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
-    """Create the tables.
+    """Create the tables unless they exist.
 
-    While another worker holds the lock, wait and try again; raise the error if that takes too long.
+    While another worker holds the lock, wait and try again; raise `sqlite3.OperationalError` if that takes too long.
     """
     patience, made = Patience(), False
     while not made:

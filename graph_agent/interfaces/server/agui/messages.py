@@ -119,7 +119,7 @@ def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[st
 
 def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
     """Return the conversation of a request as messages for a new session: those of the user and the assistant, and
-    results.
+    results, each result right behind the message with its call.
 
     Calls without a result, and messages of delegates or of any other role, are left out. Raises `InvalidRequestError`
     for content that no model can receive.
@@ -165,9 +165,11 @@ def result_content(message: core.ToolMessage) -> str | list[Any]:
 
 
 def _block(part: core.ContentPart) -> dict[str, Any]:
-    """Convert a part of a message to a LangChain content block; a document, sound or video is a block with its bytes.
+    """Convert a part of a message to a LangChain content block: text, or the bytes of a document, sound, video or
+    image. Only an image may be given by a URL.
 
-    Raises `InvalidRequestError` for a file that is stored at a provider, and for a URL of anything but an image.
+    Raises `InvalidRequestError` for a file that is stored at a provider, for a URL of anything but an image, and for
+    invalid base64.
     """
     if isinstance(part, core.TextPart):
         return {"type": "text", "text": part.text}

@@ -162,7 +162,8 @@ class Projection:
                 yield from self._open_subagent(call.planned["id"], call.started["target"])
 
     def join(self, live: Sequence[LivePart]) -> Iterator[core.BaseEvent]:
-        """Yield the events that a client needs to follow a run of another request from its middle.
+        """Yield the events that a client needs to follow a run of another request from its middle: the stored messages,
+        the open step, and the text of the message that is being written, from its beginning.
 
         Args:
             live: The parts that the run has produced since its newest stored event.

@@ -52,8 +52,10 @@ _MEDIA = {"image": "image", "audio": "audio", "video": "video"}
 
 
 def _modern(data: Any) -> Any:
-    """Validate and clean a body, and convert parts of type `binary`, which clients before AG-UI 1.0 send, to media
-    parts.
+    """Return a body that is validated and cleaned, in which parts of type `binary`, which clients before AG-UI 1.0
+    send, are media parts.
+
+    Raises `ValueError` for a body that `clean_body` refuses.
     """
     body = schemas.clean_body(data)
     messages = body.get("messages") if isinstance(body, dict) else None
@@ -204,7 +206,8 @@ def _shared_state(spec: RunSpec, body: AguiInput, values: Mapping[str, Any]) -> 
 
 
 def _mark(body: AguiInput) -> InputId:
-    """Return the id by which the input of a request runs only once.
+    """Return the id by which the input of a request runs only once: the run id or, for answers to interrupts, a digest
+    of the run id and the answers.
 
     Raises `InvalidRequestError` if the run id is invalid.
     """

@@ -53,8 +53,10 @@ _ATTEMPTS = ("graph_agent", "attempts")
 
 
 def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-    """Return the id of the turn that a client such as Codex names in `client_metadata` or in a header; None if it names
-    none.
+    """Return the id of the turn that a client such as Codex names; None if it names none.
+
+    It is looked for in `client_metadata` of the body and then in the headers: the entry `turn_id`, or else `turn_id` in
+    the JSON of the entry `x-codex-turn-metadata`. Values that are not valid JSON are skipped.
     """
     metadata = body.get("client_metadata")
     # Over a WebSocket, the headers are those of the connection, which lasts for many turns.
@@ -75,11 +77,13 @@ def _read(
 ) -> tuple[InputId, list[AnyMessage]]:
     """Return the mark of a request, which is equal when the request is repeated, and its messages.
 
-    If the client names its turn, the text of the answer that it has received so far is removed from the end of the
+    The mark is a digest of the body, without how the answer is sent, of the messages, of `parsed` and of the turn. If
+    the client names its turn, the text of the answer that it has received so far is removed from the end of the
     messages.
 
     Args:
         content: The body as bytes.
+        headers: The headers, which may name the turn.
         messages: The parsed messages.
         parsed: Further parsed content by which requests differ.
     """
@@ -118,10 +122,11 @@ class Attempt:
     _closing: asyncio.Task[None] | None = None
 
     async def resolve(self, request: ChatRequest) -> RunSpec:
-        """Return the run of a request without a session: one that continues the thread of an earlier attempt, or a new
-        one.
+        """Return the run of a request without a session.
 
-        The thread of a new run is recorded for the next attempt. Raises `ProblemError` if the request is invalid.
+        It continues the thread of an earlier attempt of this request if there is one. Otherwise it is the run of
+        `resolve_run`; unless that resumes a waiting thread, it gets a stored thread, which is recorded for the next
+        attempt before the run starts. Raises `ProblemError` if the request is invalid.
         """
         for name in (*pending_names(request), self.token):
             if name is not None and (continued := await self._continued(name, request)) is not None:
@@ -178,19 +183,18 @@ class Attempt:
 
     @property
     def _key(self) -> str:
-        """Key of the record in the store: the name of the caller's key, a colon, and the digest of the idempotency
-        key.
-        """
+        """Key of the record in the store: the name of the caller's API key, a colon, and the digest of the request."""
         return f"{self.caller.name}:{self.mark.digest}"
 
     async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
         """Wait until no equal request runs, then exclude other equal requests until `aclose`, and read the record of an
         earlier attempt.
 
-        Sets `token` and `session` from the record, unless there is none or it has expired.
+        Sets `token` and `session` from the record, unless there is none or it has expired. If this method raises, other
+        requests are no longer excluded.
 
         Args:
-            check: Awaited after the wait. If it raises, the attempt ends and the exception is raised.
+            check: Awaited after the wait; may raise to end the attempt.
             is_draining: Returns whether the server is stopping; then `ProblemError` is raised during the wait.
         """
 
@@ -211,10 +215,10 @@ class Attempt:
             raise
 
     async def aclose(self) -> None:
-        """End the attempt: delete the record and the thread of an answered request, or keep them for `retry_ttl_s`
-        seconds.
+        """End the attempt, so that the next equal request may begin.
 
-        The work continues if the call is cancelled. It may be called twice.
+        The record and the thread of an answered request are deleted; otherwise they are kept for `retry_ttl_s` seconds.
+        The work continues if the call is cancelled, and is done once if this is called twice.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="end of an attempt")
@@ -267,13 +271,13 @@ async def attempt_of(
     Args:
         host: The open agent.
         caller: The owner of the API key.
-        http_request: The request.
+        http_request: The request; its credentials are a part of what must be equal.
         messages: The parsed messages.
         parsed: Further parsed content by which requests differ.
         is_draining: Returns whether the server is stopping.
 
     Raises:
-        ProblemError: The client has left during the wait, or the server is stopping.
+        ProblemError: The client has left during the wait, the server is stopping, or a credential header occurs twice.
     """
     content = await http_request.body()
     # Without keys, credentials are all that distinguishes users.
@@ -292,10 +296,10 @@ async def attempt_of(
 
 
 async def before_failure(host: Host, spec: RunSpec) -> str | None:
-    """Return the id of the checkpoint from which a failed or aborted input can continue.
+    """Return the id of the checkpoint from which a failed or aborted input can continue, so that no call runs again.
 
-    It is the newest checkpoint before the failure at which no call is open, so that no call runs again. None if the
-    input has not failed, or there is no such checkpoint.
+    It is the newest checkpoint before the failure. None if calls are open at this checkpoint, if it belongs to another
+    input or does not exist, or if the input has not failed.
     """
     state: StateSnapshot = await host.kept.aget_state(spec.config)
     if state.tasks or state.values.get("status") not in ("FAILED", "ABORTED"):

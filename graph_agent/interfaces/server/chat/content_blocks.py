@@ -35,10 +35,9 @@ def image_at(url: str) -> dict[str, Any]:
 
 
 def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
-    """Return an image as a LangChain content block, from an http(s) URL, which is not fetched, or else from its bytes
-    in base64.
+    """Return an image as a LangChain content block, from an http(s) URL, which is not fetched, or else from base64.
 
-    Raises `InvalidRequestError` for any other URL, or invalid base64.
+    Raises `InvalidRequestError` for any other URL, or invalid base64. With `url`, the other arguments are not used.
     """
     if url is not None:
         if not url.startswith(("http://", "https://")):

@@ -100,8 +100,9 @@ class Runs:
     ) -> AsyncIterator[ServerRun]:
         """Start a run, and yield it. If the context is left before the run has ended, the run is stopped.
 
-        A run with an idempotency key continues to its end instead, in a task of its own, because the caller may repeat
-        the request to get the answer. Raises `ProblemError` while the server is stopping.
+        A run with an idempotency key, except an attempt, continues to its end instead, in a task of its own, because
+        the caller may repeat the request to get the answer. Raises `ProblemError`, and closes `resources`, while the
+        server is stopping.
 
         Args:
             spec: Graph, thread, input and context of the run.
@@ -157,10 +158,9 @@ class Runs:
         run.following.add_done_callback(self._following.discard)
 
     async def _run_follow_ups(self, run: ServerRun) -> None:
-        """Run the follow-ups that are queued in a session one after the other.
+        """Run the follow-ups that are queued in a session one after the other; their answers are stored in the history.
 
-        Their answers are stored in the session's history. A `ProblemError` ends it silently, unexpected errors are
-        logged; an aborted run has no further one.
+        None follows an aborted run. A `ProblemError` ends it silently, any other error is logged.
         """
         try:
             while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
@@ -263,9 +263,10 @@ class ChatDialect(Protocol):
     """
 
     def resume(self, token: str) -> None:
-        """Name the answer after the request that began its input; called before the first frame, if it is another.
+        """Name the answer after the request whose token this is, which began the input that the current request
+        resumes.
 
-        By default nothing: the ids of the API do not depend on the request.
+        Called before the first frame. Does nothing by default, for APIs whose ids do not depend on the request.
         """
         return
 
@@ -425,10 +426,11 @@ class ChatHandler:
     async def _resolve(
         self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
     ) -> tuple[RunSpec, Attempt | None]:
-        """Return the run of a request, and the attempt that was begun for it.
+        """Return the run of a request, and the attempt that was begun for it, which `stack` ends.
 
-        The attempt is None unless the agent has a tool with side effects and the request has neither a session nor an
-        idempotency key. `stack` ends it.
+        An attempt is begun only if the agent has a tool with side effects, the request has no idempotency key, and it
+        runs in no session, also because its history is not that of the session. Otherwise the attempt is None. Raises
+        `ProblemError` if the request is invalid, or the wait for an equal request ends.
         """
         host = self.runs.host
         if request.is_attempt:
@@ -475,9 +477,10 @@ class ChatHandler:
         headers: dict[str, str],
         keep: Keep | None,
     ) -> WholeAnswer:
-        """Wait for the end of a run, and return the whole answer.
+        """Wait for the end of a run, store its answer by `keep`, and return the whole answer.
 
-        Raises `ProblemError` if the run fails without a message, or the client disconnects, which stops the run.
+        Raises `ProblemError` if the run fails without a message, or the client disconnects; the caller then stops the
+        run. The run counts as answered unless it failed, or the client has left meanwhile.
         """
         answered = await unless_disconnected(http_request.receive, _to_end(run))
         if answered is None:
@@ -496,7 +499,11 @@ class ChatHandler:
 
 
 async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[AnswerPart], list[dict[str, Any]]]:
-    """Read the parts of a run to its end. Return the outcome, the parts of the answer, and the progress as JSON."""
+    """Read the parts of a run to its end; return the outcome, the parts of the answer, and the progress as JSON.
+
+    States and the output of delegates are left out. Raises `ProblemError` if the run was refused, failed or was
+    stopped.
+    """
     parts: list[AnswerPart] = []
     progress: list[dict[str, Any]] = []
     while True:

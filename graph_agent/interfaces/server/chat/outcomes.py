@@ -152,6 +152,8 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
     """Return the texts that came before the last message of a request, oldest first: texts beside calls, and replaced
     answers.
 
+    Empty if the answer is structured. Texts beside calls are left out if the agent does not stream while it plans.
+
     Args:
         spec: The run.
         state: The state at the end of the request.

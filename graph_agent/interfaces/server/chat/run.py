@@ -251,7 +251,7 @@ class ServerRun:
         self._task.cancel()
 
     async def close(self) -> None:
-        """Stop the run if it is active, wait for its end, and drop its parts.
+        """Stop the run if it is active, wait for its end, and drop its parts, also those that are queued.
 
         A run in a session is aborted, so that its calls get results in the history; a run without a session is only
         cancelled. Another run that holds the session is not affected.
@@ -376,7 +376,9 @@ class ServerRun:
         return before
 
     async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
-        """Return the state of the input before this request; empty if the request began the input."""
+        """Return the state of the input before this request; empty if the request began the input, is not the newest of
+        the thread, or its earlier checkpoints were deleted.
+        """
         mark, config = self.spec.scope.mark, state.parent_config
         if mark is None or state.metadata is None or input_id_in(state.metadata) != mark:
             return {}
@@ -433,7 +435,11 @@ class ServerRun:
         return await standing_answers(state, self.driver.control.noted_events)
 
     async def _translate(self, part: ServedPart) -> None:
-        """Emit a part of the session's stream to the client and to followers, as far as the run shows it."""
+        """Emit a part of the session's stream to the client, and publish it to followers, as far as each receives it.
+
+        Text, progress and reasoning are published; the client receives reasoning only if it asked for it. Values of the
+        state and parts of delegates are for the client alone. Other parts are dropped.
+        """
         match part:
             case Token(is_from_model=True):
                 await self._on_text(part)
@@ -525,7 +531,7 @@ class ServerRun:
 
 
 def _question(spec: RunSpec) -> Any:
-    """Return the content of the user's message that begins a run; None for a run that resumes."""
+    """Return the content of the last message of the input, which followers see at once; None for a run that resumes."""
     messages = [] if spec.is_resume else spec.graph_input.get("messages", [])
     return messages[-1].content if messages else None
 

@@ -168,8 +168,8 @@ def _parts(content: Any) -> int:
 
 
 def has_credentials(data: Any) -> bool:
-    """Return whether a body has a field `credentials`, at its top or in an object in which clients put fields for the
-    agent.
+    """Return whether a body has a field `credentials`, at its top or in `metadata`, `context`, `configurable`,
+    `extra_body` or `config.configurable`, where clients put fields for the agent.
     """
     if not isinstance(data, dict):
         return False

@@ -228,6 +228,8 @@ class AgentTool:
     async def _ask(self, ask: AskClient, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
         """Show forms to a reviewer, and return the responses by key; empty if the server stops first, which withdraws
         the forms.
+
+        Exceptions of `ask` are raised.
         """
         asking = asyncio.ensure_future(ask(session_id, asked))
         closing = asyncio.create_task(self.closing.wait())
@@ -335,8 +337,12 @@ def _key(meta: Mapping[str, Any]) -> str | None:
 async def _input(
     driver: RunDriver, state: StateSnapshot, text: str, mark: InputId | None, person: str, *, decides: bool
 ) -> _Step:
-    """Return the step for the input of a call: a new input, a repeated one, or the answer to the session's open
-    question.
+    """Return the step for the input of a call.
+
+    - For a repeated input: its stored result, or the continuation of its run.
+    - Without an open question: a new input.
+    - While calls wait for an approval that the text may not decide: a step that runs nothing, with the reason.
+    - Otherwise: the text as the answer to the open question, as JSON if it is.
 
     Args:
         driver: Starts runs of the session and answers it.
@@ -344,8 +350,7 @@ async def _input(
         text: The input.
         mark: The id by which the input runs only once; None for an input without an id.
         person: Name recorded with decisions.
-        decides: Whether the text may decide on calls that wait for an approval. If not, it is not used while calls
-            wait.
+        decides: Whether the text may decide on calls that wait for an approval.
 
     Raises:
         InputError: The text does not answer the open question.

@@ -201,7 +201,7 @@ class Background:
         30 seconds.
 
         The record of a response that has ended is returned unchanged. A response that no process runs is stored as
-        cancelled.
+        cancelled. After 30 seconds the record may still be open.
         """
         thread = records.thread(record)
         deadline = time.monotonic() + _CANCEL_S
@@ -276,8 +276,10 @@ class Background:
 
 
 def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the last events of a response whose end has no stored events; empty if they are stored, or the response
-    was deleted.
+    """Return the last events of a response whose end has no stored events: `response.completed` or
+    `response.incomplete`, or after a failure an `error` and `response.failed`.
+
+    Empty if the end is stored, or the response was deleted (None). The numbers follow that of the event `newest`.
     """
     if record is None or newest["type"] in _ENDINGS:
         return []

@@ -46,6 +46,12 @@ class Chains:
     ) -> ChatRequest:
         """Return the chat request for a request to the Responses API, with the session in which it runs.
 
+        - With `session_id`, it is that session.
+        - A stored request that continues the newest response of a session, and not as a branch, runs in that session.
+        - Any other stored request begins a session with the id of the new response. If it names a previous response,
+          the messages of that response precede its own.
+        - A request that is not stored has no session.
+
         Args:
             body: The body of the request.
             content: The content of its items.
@@ -283,7 +289,7 @@ class Key:
 
     @classmethod
     def of(cls, host: Host, caller: Caller, key: str | None, body: schemas.CreateResponse) -> Key | None:
-        """Return the key of a request; None if `key` is None. Raises `ProblemError` if the key is not valid.
+        """Return the key of a request; None if `key` is None. Raises `InvalidRequestError` if the key is not valid.
 
         The digest, by which another request with the same key is recognized, is that of the body without the options of
         streaming.

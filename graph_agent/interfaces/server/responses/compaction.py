@@ -75,10 +75,14 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
 
 
 async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> tuple[str, Usage]:
-    """Return the model's summary of messages, and the usage; raise `ProblemError` if the model returns no summary.
+    """Return the model's summary of messages, and the usage.
+
+    Raises `ProblemError` if the model returns none: `upstream` for an empty one, `filtered` if a hook stopped the
+    request, and otherwise the problem of the model's error.
 
     Args:
         host: The open agent.
+        messages: The conversation.
         instructions: System message for the summary; None if there is none.
     """
     builder = host.kept.builder

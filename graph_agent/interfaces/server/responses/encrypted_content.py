@@ -58,7 +58,7 @@ def encoded_summary(text: str) -> str:
 
 
 def compaction_note(content: str | None) -> HumanMessage:
-    """Return the summary in the `encrypted_content` of a compaction item as a message.
+    """Return the summary in the `encrypted_content` of a compaction item as a message of the user.
 
     Raises `InvalidRequestError` if the content is missing, or from another server.
     """

@@ -108,7 +108,11 @@ def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
 
 
 def error_of(problem: ProblemError) -> dict[str, Any]:
-    """Return the `error` object of a failed response. It has fewer codes than the error of a refused request."""
+    """Return the `error` object of a failed response: code, message and, after a failed run, the category.
+
+    It has fewer codes than the error of a refused request: `rate_limit_exceeded`, `invalid_prompt` and, for all else,
+    `server_error`.
+    """
     codes = {"busy": "rate_limit_exceeded", "context": "invalid_prompt", "invalid": "invalid_prompt"}
     codes["filtered"] = "invalid_prompt"
     category = {} if problem.category is None else {"category": problem.category}
@@ -224,10 +228,10 @@ class ResponseDialect(ChatDialect):
         yield progress_comment(progress)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
-        """Yield calls of the agent's own tools and their results as `mcp_call` items. Nothing for other events.
+        """Yield calls of the agent's own tools and their results as `mcp_call` items; nothing for other events.
 
-        A plan with calls yields nothing, but makes the message before it a commentary. Calls of the caller's tools are
-        sent at the end of the run.
+        A plan with calls yields nothing, but makes the open message a commentary. Calls of the caller's tools are sent
+        at the end of the run. The names of delegates' calls are `delegate_to_<name>`.
         """
         match event["type"]:
             case "plan" if event["calls"]:

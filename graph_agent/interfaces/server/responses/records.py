@@ -116,7 +116,10 @@ class Records:
         return self._caller.thread(session_id)
 
     async def items(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return all stored input and output items of the responses to which the given item ids belong, id → item."""
+        """Return all stored input and output items of the responses to which the given item ids belong, id → item.
+
+        Ids of unknown form, and of responses that are not stored, are ignored.
+        """
         tokens = {token for id_ in ids if (token := token_of_item(id_)) is not None}
         found: dict[str, dict[str, Any]] = {}
         for token in tokens:

@@ -206,7 +206,8 @@ class ResponsesEndpoint:
     async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
         """Return the stored response of an earlier attempt whose client left before it was sent; None if there is none.
 
-        The attempt then counts as answered.
+        None also if that response failed, so that it is run again. If a response is returned, the attempt ends as
+        answered.
         """
         record = await records.find(str(attempt.token))
         if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
@@ -309,7 +310,8 @@ class ResponsesEndpoint:
     def _session_id(self, body: schemas.CreateResponse) -> str | None:
         """Return the id of the session or the conversation that a request names; None if it names none.
 
-        Raises `InvalidRequestError` if it names a session, and also a different conversation or a previous response.
+        The session of a header or the metadata comes first; it is read only for a stored response. Raises
+        `InvalidRequestError` if there is one, and also a different conversation or a previous response.
         """
         named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
         if named is not None:
@@ -327,7 +329,11 @@ class _OvertakenError(Exception):
 
 
 async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
-    """Return whether a request has failed with `problem` because another request continues its session."""
+    """Return whether a request has failed with `problem` because another request continues its session.
+
+    This is so if the session was busy, or if the input did not fit the session and the previous response is no longer
+    the newest.
+    """
     if isinstance(problem, BusySessionError):
         return True
     if problem.kind != "invalid" or problem.category is not None or request.before is None:

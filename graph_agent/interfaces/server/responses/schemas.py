@@ -242,8 +242,11 @@ class CountInputTokens(CreateResponse):
 
 
 def check_supported(body: CreateResponse) -> None:
-    """Raise `InvalidRequestError` if a request has a field that this server does not support, fields that contradict
-    each other, or a function without a name.
+    """Raise `InvalidRequestError` if a request names a stored prompt, forbids to generate, or has a function without a
+    name.
+
+    Also if it names both a previous response and a conversation, or is not stored and names a conversation or the
+    background.
     """
     if body.prompt is not None:
         raise InvalidRequestError("There are no stored prompts here; send instructions and input.", "prompt")
@@ -286,7 +289,7 @@ def options_of(body: CreateResponse) -> dict[str, Any]:
 
 
 def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
-    """Return the caller's tools that the model may call, in OpenAI's format.
+    """Return the caller's functions that the model may call, in OpenAI's format; empty for the `tool_choice` `none`.
 
     Raises `InvalidRequestError` if `tool_choice` allows a tool that is not among the request's tools.
     """
@@ -458,7 +461,8 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
 
 
 def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | None = None) -> ToolMessage:
-    """Return the result of the call `id_`: the output of an item or, if it is not None, the error.
+    """Return the result of the call `id_`: the output of an item or, if it is not None, the error, with the status
+    `error`.
 
     Raises `InvalidRequestError` without an id.
     """
@@ -496,7 +500,10 @@ def _content(content: str | list[InputPart] | None) -> str | list[Any]:
 
 
 def _block(part: InputPart) -> dict[str, Any]:
-    """Convert a part to a LangChain content block. Raises `InvalidRequestError` if no model can receive it."""
+    """Convert a part to a LangChain content block: an image, a file, or else text.
+
+    Raises `InvalidRequestError` for an image or a file without usable data, and a part of an unknown type.
+    """
     match part.type:
         case "input_image":
             if part.image_url is None:
@@ -511,9 +518,10 @@ def _block(part: InputPart) -> dict[str, Any]:
 
 
 def _file(part: InputPart) -> dict[str, Any]:
-    """Convert a file to a LangChain content block.
+    """Convert a file to a LangChain content block. Plain base64, without a `data:` URL, has the type that the file's
+    name shows.
 
-    Raises `InvalidRequestError` if it has no data, or its type is unknown.
+    Raises `InvalidRequestError` if it has no data, invalid base64, or an unknown type.
     """
     if part.file_data is None:
         raise InvalidRequestError(
