@@ -20,7 +20,7 @@ from pathlib import Path
 from coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
-CEILING = 34.5
+CEILING = 34.0
 """Greatest accepted percentage of statements that no documentation test runs, which only sinks."""
 TESTS = (
     *("tests/system/test_docs.py", "tests/system/test_notebooks.py", "tests/system/test_recipes.py"),
