@@ -27,23 +27,25 @@ from graph_agent.core.state.schema import AgentState
 async def approve_node(
     state: AgentState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> dict[str, Any]:
-    """Interrupt the graph with a request for decisions, and record the decisions as events; `plan` applies them.
+    """Interrupt the graph with a request for decisions on the held calls; once there is an answer, record the decisions
+    as events.
 
-    When the run is resumed, LangGraph runs this node from its start, and `interrupt` returns the person's answer. If
-    the answer does not fit the request, the graph is interrupted again, with the reason in `error`. If no call waits
-    for a decision, or after an abort, the node does nothing.
+    The held calls are `awaiting_approval` of the loop state. If there is none, or the run was aborted, the node neither
+    interrupts nor records anything. On a resume, LangGraph runs the node from its start, and `interrupt` returns the
+    person's answer. An answer that does not fit the request is not raised: the graph is interrupted again, with the
+    reason in the request's `error`. The decisions take effect in `plan`, which runs next.
 
     Args:
-        state: The whole state; the loop state lists the calls that wait.
+        state: The whole state.
         config: LangGraph's config of the node.
         runtime: LangGraph's runtime of the node.
         deps: The agent's parts.
 
     Returns:
-        An update with one event for each decision.
+        An update with `wave_finished`, and one `approval_decision` event for each decision.
 
     Raises:
-        GraphInterrupt: There is no answer yet.
+        GraphInterrupt: There is no usable answer yet.
         ConfigError: There is no checkpointer, which an interrupt needs.
     """
     task = Task.of(state, config, runtime, deps)

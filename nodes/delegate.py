@@ -33,18 +33,20 @@ from graph_agent.core.extensions.invoke import belongs_to_run
 
 
 async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
-    """Run one delegation and return the state update with its result; an error of the delegate becomes a result, too.
+    """Run one delegation and return the state update with its result. Errors of the delegate or of middleware become
+    results.
 
-    If the delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only this
-    second execution interrupts the graph, because a resume runs this node from its start.
+    A call may get its result without running, as in `tools_node`. If the delegate asks a person, its task is stored in
+    the state, and `plan` sends the call here again. Only this second execution interrupts the graph, because a resume
+    runs this node from its start. A waiting task that is not resumed is cancelled.
 
     Returns:
-        An update with the result's message and event, as a list of pairs (see `plan_node`).
+        An update as a list of pairs (see `plan_node`): the result's message and event, usage, and changes of `remote`.
 
     Raises:
-        GraphInterrupt: The delegate's question has no answer yet.
+        GraphInterrupt: The delegate's question has no answer yet, or middleware asks a person.
         InputError: Another graph planned the call, on a thread that this agent continues.
-        Exception: Middleware raised it.
+        SessionLostError: This process has lost the session's lock.
     """
     state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
     task = Task.of(state, config, runtime, deps)

@@ -37,10 +37,12 @@ _OPEN = ("messages", "jump_to", "structured_response")
 async def hook_node(
     state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps, hook: MiddlewareNode
 ) -> Command[Any]:
-    """Run one hook of an `AgentMiddleware`, unless the input has failed or there is no reply for the hook.
+    """Run one `before_` or `after_` hook of an `AgentMiddleware`, unless `skips` excludes it, as after a failure of the
+    input.
 
-    An exception of the hook, or an update that it may not make, makes the input fail. An abort or the deadline ends the
-    hook and the input.
+    An exception of the hook, or an update that the hook may not make, makes the input fail: it is logged, and an
+    `error` event is added. An abort or the deadline cancels the hook and ends the input. A `jump_to` that the hook has
+    not declared is ignored.
 
     Args:
         state: The state that the hook receives, by the agent's `hook_schema`.
@@ -50,12 +52,12 @@ async def hook_node(
         hook: The hook.
 
     Returns:
-        An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changes the messages or
-            jumps.
+        An update as a list of pairs (see `plan_node`): the hook's own fields, a `middleware` event if it changes the
+        messages or jumps, and the events of approvals that the hook asked for.
 
     Raises:
         UserError: The hook raised one, about an error of the program's configuration or input.
-        GraphInterrupt: The hook asks a person.
+        GraphInterrupt: The hook asks a person. Calls in the request that may repeat an earlier effect are marked.
     """
     task = Task.of(read_state(config, ["loop"]), config, runtime, deps)
     loop, run = task.loop, task.run
@@ -91,11 +93,11 @@ async def hook_node(
 
 
 def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
-    """Return the update after an abort or the deadline stopped a hook.
+    """Return the update after an abort or the deadline has stopped a hook: it ends the input with the stop reason
+    `aborted` or `deadline`.
 
-    It ends the input, without the unprocessed reply.
-
-    It has a `warning` event, and for the deadline a `limit` event.
+    It has a `warning` event, and for the deadline a `limit` event, too. A reply that the hooks have not processed is
+    not used.
     """
     message = f"The hook {hook.node} was stopped before its end."
     outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.stop.aborted else "deadline"}
@@ -108,20 +110,25 @@ def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
 
 
 def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
-    """Return the calls of the model's newest message; empty if there is none."""
+    """Return a copy of the list of calls of the model's newest message; empty if it has none, or if there is no such
+    message.
+    """
     newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     return [*newest.tool_calls] if newest is not None else []
 
 
 def _check(update: Mapping[str, Any], own: CustomState) -> None:
-    """Check which fields a hook's update writes, and their values.
+    """Raise `HookError` if a hook's update writes a field that hooks may not write, or an invalid value; see `Raises`.
+
+    `jump_to`, `messages`, `structured_response` and the fields of `own` may be written; `messages` must be messages,
+    and every value must be one that a checkpoint can store.
 
     Args:
         update: The update that the hook returned.
-        own: The fields of the agent's `state_schema`, which hooks may write.
+        own: The fields of the agent's `state_schema`.
 
     Raises:
-        HookError: The hook may not write a field, or a value is invalid; the message names the field and the fix.
+        HookError: A field or value is refused; the message names the field, the reason and the fix.
     """
     for name, value in update.items():
         if name == "jump_to":
@@ -143,7 +150,14 @@ def _check(update: Mapping[str, Any], own: CustomState) -> None:
 
 
 def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: MiddlewareNode, step: int) -> list[StoredEvent]:
-    """Return the `middleware` event of a hook that changed messages or jumped; an empty list otherwise."""
+    """Return one `middleware` event if a hook's update changes the messages or jumps; otherwise an empty list.
+
+    Args:
+        update: The hook's update, already checked.
+        state: The state that the hook received, with the messages before the update.
+        hook: The hook, whose middleware and point the event names.
+        step: Number of the plan.
+    """
     fields: dict[str, Any] = {}
     if "messages" in update:
         fields = message_changes(state.get("messages", ()), update["messages"])
@@ -155,10 +169,12 @@ def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: Middlewar
 async def model_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
-    """Ask the model for a plan, and put its reply into the history, where middleware hooks process it before `plan`
-    acts on it.
+    """Ask the model for a plan or the answer, and put the reply into the history, so that middleware hooks process it
+    before `plan` acts on it.
 
-    If planning is over, the model is asked for the answer instead. After a failure, nothing is asked.
+    If planning is over (the loop state has an outcome), the model is asked for the answer, and the reply is kept as a
+    draft. After a failure, nothing is asked. The run's `answering` is set, so that a drain does not stop the run before
+    `plan` has read the reply.
 
     Returns:
         An update as a list of pairs (see `plan_node`).
@@ -179,8 +195,12 @@ async def model_node(
 
 
 def _composed(answer: AnswerUpdate) -> dict[str, Any]:
-    """Return the state update with a composed answer, whole or partial, as the draft with which `finalize` ends the
-    input."""
+    """Return the state update with the answer that was produced as the outcome's `draft`, with which `finalize` ends
+    the input later.
+
+    After a failure, the draft is the part that was streamed, and the outcome has `failed`. Otherwise the outcome has
+    `shown` if a part of the answer was streamed.
+    """
     draft = answer.partial if answer.error is not None else answer.answer
     outcome: LoopOutcome = {**answer.outcome, "stop_reason": answer.reason, "composed": True}
     if answer.error is not None:

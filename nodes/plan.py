@@ -79,7 +79,7 @@ rule."""
 async def plan_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
-    """Plan one step: apply the rules in order until one decides, and finalize in the same pass where that is possible.
+    """Plan one step: apply the rules in order until one decides; finalize in the same pass if `may_finalize`.
 
     Returns:
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
@@ -99,7 +99,7 @@ async def plan_node(
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:
-    """Begin or continue an input. After a wave, apply the edits that a person made and the effects of its calls."""
+    """Begin an input, or continue one after an edit. After a wave, apply a person's edits and the effects of its calls."""
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()
@@ -110,7 +110,7 @@ async def take_input_or_wave(update: PlanUpdate) -> None:
 
 
 async def receive_notes(update: PlanUpdate) -> None:
-    """Process the notes (messages to the session from outside the run) that may be processed now.
+    """Process the notes (messages to the session from outside the run); set `steered` if one is for the model.
 
     The user's messages wait while calls of the wave do, because none may stand between the results of a wave.
     """
@@ -118,13 +118,9 @@ async def receive_notes(update: PlanUpdate) -> None:
 
 
 async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
-    """Process the notes and background results that have arrived since the last call; return whether a message for the
-    model was added.
+    """Process new notes; with `steer`, the user's messages and results of background tasks, too.
 
-    Args:
-        update: The pass through `plan`.
-        steer: Whether steering and results of background tasks are processed, too. The results are left out if this
-            pass has a reply already.
+    Settings change at once. Background results stay if this pass has a reply. Returns whether a message was added.
     """
     kinds: Sequence[NoteKind] = ("configure", *NOTE_EVENTS, "steer") if steer else ("configure", *NOTE_EVENTS)
     steered = False
@@ -143,7 +139,7 @@ async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
 
 
 async def take_hooked_reply(update: PlanUpdate) -> None:
-    """Act on the reply as middleware left it, and process notes; a user's message makes planning continue."""
+    """Act on the reply as middleware left it, and process notes; after a user's message, planning goes on."""
     apply_hooks(update)
     replaceable = not update.loop["waiting"] and (update.loop["outcome"] is None or may_replan(update))
     if await _receive(update, steer=replaceable):
@@ -151,9 +147,7 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
 
 
 async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
-    """End with the wave's results as the answer if all its tools have `return_direct` and no user message came; else
-    return None, as all rules do that do not apply.
-    """
+    """End if the wave's results are the answer (`answer_directly`), no user message came, and the run goes on."""
     if (
         update.state.get("wave_finished")
         and not update.steered
@@ -170,7 +164,7 @@ async def end_if_concluded(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
-    """End after an abort, before the wave continues. These calls are paid for, so no budget is tested."""
+    """End after an abort, before waiting calls run. No budget is tested: the request of these calls is paid for."""
     return await _end_unasked(update) if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
 
 
@@ -180,7 +174,7 @@ async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
-    """Start the ready ones of the waiting calls, and ask a person what delegations ask; None if no call can run."""
+    """Start the ready ones of the waiting calls, and resume delegations that ask a person; None if there are none."""
     if not update.loop["waiting"] and not update.waiting_delegations:
         return None
     return PlanDecision.RUN if await start_waiting_calls(update) else None
@@ -287,7 +281,7 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 
 
 async def ask_before_deadline(update: PlanUpdate) -> None:
-    """Ask the model for the next wave. An abort or the deadline cancels the request and ends planning."""
+    """Ask the model for the next wave, with changed tools; an abort or the deadline cancels that and ends planning."""
     if update.deps.toolbox.needs_refresh:
         await update.prepare()
     update.publish_events()
@@ -301,7 +295,7 @@ async def ask_before_deadline(update: PlanUpdate) -> None:
 
 
 async def _end_unasked(update: PlanUpdate) -> PlanDecision:
-    """End without another request for a plan; what predictions of one have used is counted."""
+    """Return `END`, because no request for a plan follows; the usage of predictions of one is added first."""
     if update.run.speculation is not None:
         # Imported here: few agents begin work early.
         from graph_agent.core.planning.overlap import end_predictions
@@ -311,9 +305,9 @@ async def _end_unasked(update: PlanUpdate) -> PlanDecision:
 
 
 async def _ask(update: PlanUpdate) -> None:
-    """Ask the model for the next wave, and make its calls ready or end planning; errors of the model end it as failed.
+    """Ask the model for the next wave, and start its calls or set the outcome; errors of the model set `failed`.
 
-    Raises `UserError` for a fault of the program's configuration or input.
+    A refusal becomes the answer. Only a request with a reply is a step. Raises `UserError` for a fault of the program.
     """
     log_fields.set({**log_fields.get({}), "step": update.loop["step"] + 1})
     logger.info("Agentic iteration %d/%d", update.loop["step"] + 1, update.settings.max_steps)
@@ -368,10 +362,10 @@ async def _ask(update: PlanUpdate) -> None:
 
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
-    """Put a planning reply into `outcome` as the answer. If it does not fit the response format, `finalize` composes
-    another one.
+    """Set a planning reply as the answer if it fits the response format; if not, `finalize` asks for another one.
 
-    If readers have received the reply that misses it, `outcome` is marked, and a `warning` event reports it.
+    If readers have received the text, `outcome` gets `shown`; for a text that does not fit, `unfit` and a `warning`
+    event.
     """
     if update.deps.response is not None:
         try:
@@ -410,7 +404,10 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
 
 
 async def _request_plan(update: PlanUpdate) -> Planned:
-    """Request a plan, through the loop hooks if there are any; take over the usage and events of its requests."""
+    """Request a plan, through loop hooks if any; take over usage and events of its requests, and raise their error.
+
+    In a structured plan, references to earlier results become values, and each call gets an id new to the session.
+    """
     request = await NextRequest.of(update.task, update.settings, update.history, update.loop)
     stored = update.state.get("events", [])
     request.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)

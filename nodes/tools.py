@@ -21,8 +21,8 @@ from graph_agent.core.state.channels import after_wave
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
     """Run one tool call and return the state update with its result; an error of the tool becomes a result, too.
 
-    The call does not run if it already has a result, was removed by a person, waits for a decision, or may have run
-    before.
+    The call does not run if it has a result, was removed by a person, waits for a decision, has a `fault`, or may write
+    and may have run before; the last two give results that state why.
 
     Returns:
         An update as a list of pairs (see `plan_node`): the result's message and event, the tool's writes, and usage.
@@ -30,7 +30,8 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Raises:
         GraphInterrupt: The tool or middleware asks a person and has no answer yet.
         InputError: Another graph planned the call, on a thread that this agent continues.
-        Exception: Middleware raised it.
+        SessionLostError: This process has lost the session's lock.
+        Exception: `interrupt()` in middleware refused the person's answer.
     """
     task = Task.of(read_state(config, ["loop"]), config, runtime, deps)
     to_run = await call_to_run(task, call)

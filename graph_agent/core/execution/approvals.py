@@ -69,14 +69,14 @@ async def held_calls(
 ) -> list[HeldCall]:
     """Return the calls that a person must decide on before they may run; empty if the agent has no approval policy.
 
-    A call is held, unless an earlier approval covers it, if its tool's mark or a rule selects it. With
+    A call is held if its tool's mark or a rule selects it, unless an approval in `wave` covers it. With
     `on_tainted="ask"`, it is also held if an argument that decides where it goes is untrusted. A call that was already
     shown to a person stays held until it is decided, even if the policy has changed since. An exception in a policy
     function also holds the call. The calls are set as `reviewed_together`, which policy functions may read.
 
     Args:
-        calls: Calls that could run, with references replaced by values. Calls with a `fault` and calls of client tools
-            are never held.
+        calls: Calls that could run, with references replaced by values. Calls with a `fault`, of client tools, of
+            `read_result` and of unknown names (unless middleware may run these) are never held.
         wave: Events since the newest plan, which contain the requests and decisions so far.
         deps: The agent's parts, which have the tools with their marks.
         settings: The configuration of the run, with the approval rules.
@@ -117,11 +117,12 @@ def _review_of_tainted(call: Call, review: Review | None) -> Review:
 
 
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
-    """Return why middleware may not run another call in place of the planned one, for the model; None if it may.
+    """Return why middleware may not run another call in place of the planned one, as text for the model; None if it
+    may.
 
-    A replacement that needs no approval may run. One that needs approval may run only if it calls the same tool as the
-    planned call and that call needed approval, too: a person has then seen that call. An equal call is always
-    permitted. Always None without an approval policy.
+    It may without an approval policy, if the calls are equal, or if the replacement needs no approval. One that needs
+    approval may run only if it calls the same tool as the planned call and that call needed approval, too: a person has
+    then seen that call.
 
     Args:
         task: The node's task that runs the planned call.
@@ -158,14 +159,14 @@ def _may_run(name: str, deps: AgentDeps) -> bool:
 
 
 def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
-    """Return the calls of a wave that a person was asked about, as the newest request has them, and the approvals given
-    since.
+    """Return the calls of a wave that a person was asked about, and the approvals given since.
 
     Args:
         wave: Events since the newest plan. Requests and decisions about calls of delegates are ignored.
 
     Returns:
-        Call id → held call, and call id → approval. Rejected and undecided calls have no approval.
+        Call id → held call, as the newest request with it has the call; and call id → approval. Rejected and undecided
+        calls have no approval; of several decisions on a call, the newest approval counts.
     """
     requested: dict[str, HeldCall] = {}
     grants: dict[str, _Grant] = {}
@@ -241,9 +242,9 @@ def approval_events(
 ) -> list[StoredEvent]:
     """Return the approval events that one run of a delegation adds to the history of the delegating session.
 
-    First come the events that the delegate recorded itself. If the delegate does not record its requests, the decisions
-    in `answer` and the newest request follow. A question that is asked again, because the answer could not be used,
-    gets no second request and no decisions.
+    First come the events that the delegate recorded itself. If the delegate does not record its requests
+    (`recorded_here`), the decisions in `answer` on its last request follow, and then its new request. A question that
+    is asked again, because the answer could not be used, gets no second request and no decisions.
 
     Args:
         call: The delegation's call.
@@ -271,6 +272,8 @@ def approval_events(
 
 def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
     """Whether a delegate asks its last question again, because the answer could not be used.
+
+    True if its request states an error, or if it has the same calls as before and a text.
 
     Args:
         waiting: The delegate's task with the present question.

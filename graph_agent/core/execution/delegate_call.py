@@ -114,9 +114,10 @@ def delegation_update(
     """Return the state update of a delegation, as pairs of field and value.
 
     If the delegate asks a person, the update stores the delegate's waiting task, progress and usage, and has no result.
-    Otherwise it has the result message for the model, shortened to the limits, and the result event with the full
-    content. Content of an untrusted delegate is fenced in the message. An answer that the delegate could not use marks
-    its waiting task as `refused`.
+    Otherwise it has the result message for the model, shortened to the limits, the result event with the full content,
+    and the usage; it removes a task that waited before, and stores a task that goes on in the background. Content of an
+    untrusted delegate is fenced in the message. An answer that the delegate could not use marks its waiting task as
+    `refused`.
 
     Args:
         call: The delegation's call.
@@ -183,7 +184,8 @@ async def run_through_middleware(
     it.
 
     If the delegate asks a person, its result is returned past the middleware. A tool that middleware wants to run in
-    place of the delegation is refused with a `skipped` result.
+    place of the delegation is refused with a `skipped` result. Of the middleware's output, `_result_of` makes the
+    result.
 
     Args:
         task: The node's task of this call.
@@ -194,7 +196,7 @@ async def run_through_middleware(
 
     Raises:
         GraphBubbleUp: The delegate or the middleware interrupts the graph to ask a person.
-        Exception: Middleware raised it.
+        Exception: `interrupt()` in middleware refused the person's answer.
     """
     results: list[DelegationResult] = []
 
@@ -223,9 +225,9 @@ async def run_through_middleware(
 def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> DelegationResult:
     """Return the output of the middleware as the result of the delegation.
 
-    If the output equals the result of a run, that result is returned. A changed output keeps what a message cannot
-    hold: the conversation id, the history, whether the delegate is untrusted and, if the content is unchanged, the
-    structured value.
+    If the output equals the result of a run (content, artifact, and whether it succeeded), that result is returned. A
+    changed output keeps what a message cannot hold: the conversation id and history of the newest run, whether any run
+    was untrusted and, if the content is that of a run, the structured value.
 
     Args:
         output: The output of the middleware.
@@ -289,7 +291,8 @@ async def run_delegate(
         call: The delegation's call.
         answer: The person's answer to the delegate's question; None if it asked none.
         progress: Receives the delegate's progress.
-        tally: Receives the delegate's usage; usage of earlier attempts in it counts against the budget.
+        tally: Receives the delegate's usage; usage of earlier attempts in it counts against the budget that the
+            delegate gets.
     """
     deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
     handle = handle_of(configurable)
@@ -371,12 +374,16 @@ def failed_delegation(content: str) -> DelegationResult:
 
 
 def logged_failure(call: Call, error: BaseException) -> DelegationResult:
-    """Log the exception that ended a delegation, and return the result, with status `error`, that describes it.
+    """Log the exception that ended a delegation, and return the result, with status `error`, that describes it for the
+    model.
+
+    A timeout's text adds that the effect is unknown; other texts have no message of a model's provider. Errors of a
+    model, timeouts and errors of this package are logged as warnings, any other one as an error of the program with its
+    traceback.
 
     Args:
         call: The delegation.
-        error: The exception of the delegate, or of middleware around it; one of the program's own code is logged with
-            its traceback.
+        error: The exception of the delegate, or of middleware around it.
     """
     what = f"The delegate {delegate_name(call['name'])!r}"
     if isinstance(error, GraphAgentError | TimeoutError) or is_raised_by_model(error):

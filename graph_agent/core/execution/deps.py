@@ -168,9 +168,12 @@ class AgentDeps:
         """Return the effective configuration: the agent's own, overridden by the run's context, then by changes in the
         session.
 
+        In a delegated run, the budget that the delegating session has left tightens the limits. If nothing changes it,
+        the agent's own object is returned.
+
         Args:
             runtime: The node's runtime, which has the run's context.
-            config: The node's config; in a delegated run it holds the remaining budget, which tightens the limits.
+            config: The node's config, which has the remaining budget of a delegated run.
             loop: The loop state, which has the session's changes (`config_overrides`, `approve`).
 
         Raises:
@@ -237,9 +240,9 @@ class AgentDeps:
         return self.cache is not None and settings.plan_cache_ttl_s is not None
 
     async def prepare(self) -> None:
-        """Load descriptions of delegates and changed tools, and offer them to the model.
+        """Load descriptions of delegates and changed tools, and offer them to the model. Waits a few seconds at most.
 
-        If something changed, the caches of clients, instructions and versions are cleared. Waits a few seconds at most.
+        If something changed, the caches of clients, instructions and versions are cleared.
 
         Raises:
             ConfigError: A new tool cannot be offered.
@@ -344,8 +347,8 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     """Return the agent's dependencies with the client tools, instructions and response schema that a run's context
     adds.
 
-    If the context adds none of these, `deps` itself is returned. Runs with equal additions share one cached object; old
-    ones are dropped from a full cache.
+    If the context adds none of these, `deps` itself is returned. Runs with equal additions share one object, cached in
+    `deps.variants`; the oldest are dropped from a full cache.
 
     Args:
         deps: The agent's dependencies.
@@ -471,7 +474,7 @@ class Task:
 def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> BudgetUsage:
     """Return how much of its budget the input has used, with the newest model call as an estimate of the next one.
 
-    The estimate is 0 before the first model call of the input.
+    The estimate of tokens and cost is 0 before the first model call of the input, and without a reply in the history.
 
     Args:
         run: The run, which measures the working time.

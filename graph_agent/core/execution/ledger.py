@@ -92,11 +92,11 @@ class WaveRecovery:
     """Call id → state writes of the call, for calls that had finished before a person edited the checkpoint."""
 
     def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
-        """Whether a call has certainly not started in an earlier run: its start has no note, although a note would
-        exist.
+        """Whether a call has certainly not started in an earlier run. The first rule that applies decides:
 
-        A note of each start exists if the ledger is on, or if a person edited the checkpoint. A call that a stopped run
-        noted as not started is certain, too.
+        - False if a note of its start is stored.
+        - True if the ledger records starts, or a stopped run noted the call as not started.
+        - After a person's edit, True for calls that are not in `possibly_started`; without one, False.
 
         Args:
             id_: Id of the call.
@@ -112,9 +112,13 @@ class WaveRecovery:
 async def may_start(task: Task, call: Call) -> bool:
     """Whether a call that may write can run now; False if an earlier run may have started it.
 
-    A call planned in this run can always start. A call that continues with a person's answer can run once for each
-    answer: a note of the answer is stored before True is returned. Any other call can start only if the stored notes
-    show that no earlier run has started it.
+    A call planned in this run can always start. A call that asked a person can run again until it has an answer, and
+    once with each answer: a note of the answer is stored before True is returned. Any other call can start if it waited
+    for its first answer when a person edited the checkpoint, or if the notes show that no earlier run has started it.
+
+    Args:
+        task: The call's task.
+        call: The call.
     """
     # No earlier run can have started a call that this run has planned.
     if call["id"] in task.run.calls.planned:
@@ -139,11 +143,13 @@ async def finished_before(task: Task, call: Call) -> list[Write] | None:
 async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
     """Whether a call that asked a person may run again.
 
-    Without a new answer it may, since it only repeats its question.
+    Without a new answer it may, since it only repeats its question. With a new answer, a note is stored that this run
+    continues with it, and the number of answers is kept in the run; but if an earlier run stored such a note, False is
+    returned, since how far that run got is unknown.
 
-    With a new answer, a note is stored that this run continues with it. If an earlier run stored such a note, False is
-    returned, since how far that run got is unknown. The number of answers that the task continues with is also kept in
-    the run.
+    Args:
+        task: The call's task.
+        recovery: What earlier runs did with the wave.
     """
     answers = count_resume_values(task.config)
     if answers <= recovery.answer_counts.get(task.id, 0):
@@ -184,7 +190,7 @@ async def _note_answer(task: Task, kind: str, answers: int) -> None:
 async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
     """Whether an earlier run may have started a call; False for a call planned in this run.
 
-    Call this before `note_started`.
+    Call this before `note_started`, whose note would count.
 
     Args:
         task: The call's task.
@@ -275,7 +281,8 @@ async def _load_recovery(task: Task) -> WaveRecovery:
 async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
     """Store a note of the planned calls that a run has not started, after it stopped at the end of a superstep.
 
-    A later run may then start these calls safely. Does nothing without a checkpointer or a checkpoint.
+    A later run may then start these calls safely. Does nothing without a checkpointer or a checkpoint. The note is
+    stored at the newest checkpoint of the run's thread.
 
     Args:
         run: The run that stopped; `run.calls.untouched` has the call ids.
@@ -297,7 +304,8 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
     """Collect what earlier runs recorded about the calls of a wave: which started, asked a person, were answered, or
     finished.
 
-    All of it is read from the pending writes of the wave's checkpoint and of those that it was edited from.
+    It is read from pending writes: questions and answers from those of `stopped`, starts and finished calls also from
+    those of the checkpoints before.
 
     Args:
         stopped: The checkpoint at which the last run stopped; None gives an empty `WaveRecovery`.
@@ -327,10 +335,11 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 
 
 def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
-    """Return the ids of the calls of a wave that a person returned to (time travel), else an empty set.
+    """Return the ids of the calls of a wave that a person returned to (time travel), because the branch that the person
+    left may have run them.
 
-    The oldest of these checkpoints decides: the calls are those that it has sent and those that wait there, as the
-    branch that the person left may have run them. Empty if it was not stored by a person.
+    The oldest of the given checkpoints decides: the calls are those that it has sent and those that wait there. Empty
+    if that checkpoint was not stored by a person, or if there is none.
 
     Args:
         stopped: The checkpoint of the wave; None if there is none.
@@ -352,10 +361,11 @@ def is_own_field(channel: str) -> bool:
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
     """Return the writes of the calls that had finished when a run stopped: call id → `(field, value)` pairs.
 
-    The fields are those of a call's result and those of the agent's `state_schema`.
+    The fields are those of a call's result and those of the agent's `state_schema`. A task counts as finished if it has
+    written `wave_finished`, which a person's edit does not write.
 
     Args:
-        pending: Pending writes of a checkpoint. Writes of a person's edit are ignored.
+        pending: Pending writes of a checkpoint.
     """
     tasks: dict[str, list[Write]] = {}
     for task, channel, value in pending:
@@ -402,8 +412,10 @@ def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
     """Return the ids of the only calls that may have started without a note of the start; None if every call may have.
 
-    Without an edit, the result is None. After an edit or a copy by a person, it is the calls that the oldest edited
-    checkpoint dispatches. It is empty if a person went back in time, because every run from there stores notes.
+    - If a person stored the oldest of the checkpoints (went back in time): empty, because every run from there stores
+      notes.
+    - After another edit or copy: the calls that the oldest edited checkpoint dispatches.
+    - Without an edit: None.
 
     Args:
         stopped: The checkpoint at which the last run stopped.

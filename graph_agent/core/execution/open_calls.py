@@ -91,8 +91,10 @@ class CurrentWave:
 def current_wave(state: Mapping[str, Any]) -> CurrentWave:
     """Compute the unfinished calls of the newest plan, by comparing the plan with the messages.
 
-    Older history is not read. A call that a person changed or added is open and, in a structured plan, waits for the
-    calls that its references name. Of a wave without a structured plan, every open call can run.
+    - Older history is not read. A call of the newest model message without a result is open.
+    - A call that a person changed or added loses what the plan recorded of it. In a structured plan, it waits for the
+      calls that its references name, and for planned ones that still exist.
+    - Without a structured plan, every open call can run.
 
     Args:
         state: A mapping with the fields of `FIELDS`; each may be missing.
@@ -188,7 +190,7 @@ def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> 
 
 
 def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
-    """Return the plan ids that an edited call waits for: those in its references, and planned ones that still exist.
+    """Return the plan ids that an edited call waits for: planned needs that still exist, then those in its references.
 
     Args:
         call: The edited call. If a reference in it is malformed, only the planned needs remain.
@@ -213,11 +215,16 @@ async def settle(
 ) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
     """Add a result for each open call (a call without a result), and place every result right after its call.
 
-    A result in another place is moved; one without a call is dropped, with a `warning` event. The added results are:
-    - the stored one for a call that had finished when the run stopped; it is read from that checkpoint's pending writes
-    - `skipped` for a call of the newest message that never started, or that waits for a person's decision
-    - `unknown` for any other call, as it may have run; also for a call of a wave that a person went back to in time,
-      because the branch that was left may have run it
+    A result in another place is moved; one without a call is dropped, with a `warning` event. The added result is the
+    first of these that applies:
+    - for a call of the newest message that had finished when the run stopped, the stored one, from that checkpoint's
+      pending writes
+    - `unknown` for a call of an older message, or of a wave that a person went back to in time, because the branch that
+      was left may have run it
+    - `skipped` for a call that waits for a person's decision or for others, or that certainly never started
+    - `unknown` for any other call, as it may have run
+
+    Decisions of a person that no plan has processed add their events.
 
     Args:
         task: The task of the node `plan`.
@@ -285,8 +292,10 @@ async def settle(
 
 
 def _are_settled(messages: list[AnyMessage], stored: StoredMessages) -> bool:
-    """Whether the conversation is settled (see `is_settled`). Stored messages that were settled at an earlier run of
-    the session are not examined.
+    """Whether the conversation is settled (see `is_settled`).
+
+    Stored messages that were settled at an earlier run of the session are not examined again; if the other stored ones
+    are settled, too, this is recorded for the next run.
     """
     count, _ = stored.find("settled", messages)
     if is_settled(messages[count : stored.count]):
@@ -353,8 +362,8 @@ async def removed_events(
 ) -> list[StoredEvent]:
     """Return the events of planned calls that a person has deleted from the messages.
 
-    A call that had finished keeps its stored events. Any other gets a result event: `skipped` if it certainly never
-    started, else `unknown`.
+    A call that had finished gets its stored events. Any other gets a result event: `skipped` if it waited for others or
+    certainly never started, else `unknown`.
 
     Args:
         task: The task of the node `plan`.
@@ -395,16 +404,17 @@ async def _stopped_at(
 
 
 async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple | None:
-    """Return the checkpoint at which the session stopped before this input.
+    """Return the checkpoint at which the session stopped before this input; None without one, or without a
+    checkpointer.
 
-    None without one, or without a checkpointer.
-
-    The search goes back over the checkpoints of inputs that were stored without running. Under `durability="exit"`,
-    that is the newest stored checkpoint. If a person's edit left no call to run, it is the edit.
+    - If nothing of this run is stored (`durability="exit"`): the newest checkpoint.
+    - With `wave_finished`: the parent of the running checkpoint, which is that of the wave.
+    - If a person's edit left no call to run: the edit.
+    - Otherwise the search goes back over the checkpoints of inputs that were stored without running.
 
     Args:
         task: The task of the node `plan`.
-        wave_finished: Whether this run has already run the wave; the wave's own checkpoint is returned then.
+        wave_finished: Whether this run has already run the wave.
     """
     saver, running = checkpoint_of(task)
     if saver is None or running is None:
@@ -431,7 +441,11 @@ async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple |
 
 
 async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
-    """Return the checkpoint at which the superstep before this one began; None if it is not stored."""
+    """Return the checkpoint at which the superstep before this one began; None if it is not stored.
+
+    It is not if supersteps were not stored (`durability="exit"`) or were pruned, so that the recorded parent is an
+    earlier one.
+    """
     parent = await load(saver, at.parent_config) if at.parent_config is not None else None
     # A copy (`update_state` as `__copy__`) has the parent of its original, but the superstep after it.
     if parent is None or at.metadata.get("source") == "fork":

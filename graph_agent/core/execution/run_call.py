@@ -90,10 +90,10 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
     Marks the task as started in this run, and adds the call's id to the fields of log records.
 
     Returns:
-        The call to run. If there is nothing to run, the task's state update instead: with the stored writes of a call
-        that had finished, the answer that a person wrote, an `unknown` result of a call that may have run before, or
-            only `wave_finished` for a call that was removed, waits for a decision, or was edited to become a delegation
-            or a tool call in place of the other.
+        The call to run. If there is nothing to run, the task's state update instead, for the first case that applies:
+        with the stored writes of a call that had finished; with the answer that a person wrote; with an `unknown`
+        result of a call that may write and may have run before; only `wave_finished` for a call that was removed, waits
+        for others or a decision, or was edited to become a delegation in place of a tool call, or the other way round.
 
     Raises:
         InputError: The task was created by another graph, whose thread this agent continues.
@@ -131,9 +131,8 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
 
 
 async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
-    """Whether a call that an earlier run planned must wait for a person's decision.
-
-    Also True if the run stops meanwhile.
+    """Whether a call that an earlier run planned must wait for a person's decision. Also True if the run is stopped
+    before that is known; False without an approval policy.
 
     Args:
         task: The call's task.
@@ -242,7 +241,8 @@ class CallTimer:
 async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult, list[StoredEvent]]:
     """Run a tool call through the middleware, or refuse it. An error of the tool becomes a result, too.
 
-    State writes of the tool are checked against those of the wave's earlier calls; a conflict gives an error result.
+    State writes of the tool are checked against those of the wave's earlier calls; a conflict gives an error result. An
+    abort or the deadline gives a result that explains the stop.
 
     Args:
         task: The call's task.
@@ -255,7 +255,8 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
     Raises:
         GraphBubbleUp: The tool or the middleware interrupts the graph to ask a person.
         SessionLostError: This process has lost the session's lock.
-        Exception: Middleware raised it.
+        Exception: `interrupt()` in middleware refused the person's answer. Other exceptions of middleware become error
+            results.
     """
     if "fault" in call:
         return fault_result(call), []
@@ -275,8 +276,9 @@ async def _through_middleware(
 ) -> CallResult:
     """Run a call through the agent's tool-call middleware, and return the output of the outermost one.
 
-    The result has the status `denied` if middleware changed the call, or provides a tool of its own for it, and the new
-    call needs an approval that was not given. A question to a person (`GraphBubbleUp`) passes through.
+    The result that middleware gets has the status `denied` if it changed the call, or provides a tool of its own for
+    it, and the new call needs an approval that was not given. An interrupt of middleware is raised with marks on calls
+    that may repeat an earlier effect.
 
     Args:
         wrap: The middleware.
@@ -285,7 +287,8 @@ async def _through_middleware(
         approvals: The events of approvals that middleware asked for are appended to this list.
 
     Raises:
-        Exception: Middleware raised it. If the tool had not run, a person's answer to the call is noted as refused.
+        GraphBubbleUp: The tool or the middleware asks a person.
+        Exception: `interrupt()` in middleware refused the person's answer, which is noted if the tool had not run.
     """
     deps, ran = task.deps, False
 
@@ -317,13 +320,17 @@ async def _through_middleware(
 
 
 async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
-    """Run one tool call, with the tool's retries and time limit. An exception of the tool becomes an error result.
+    """Run one tool call, with the tool's retries and time limit, and return its result. An exception of the tool
+    becomes an error result.
 
-    So one failing call does not end the other calls of the wave. The status is `invalid` if the arguments do not fit,
-    `unknown` if a call that may write was cut off (`error` if its own timeout did so), and `skipped` if the tool could
-    not begin because too many abandoned calls still run. `unknown` stays if a later attempt fails. Failures are logged.
-    A client tool interrupts the graph instead of running. If an equal call began early, its output is awaited and
-    taken.
+    - The status is `invalid` if the arguments do not fit, and `skipped` if the tool could not begin because too many
+      abandoned calls still run.
+    - It is `unknown` if a call that may write was cut off, even if a later attempt fails; `error` if its own timeout
+      did so.
+    - A client tool interrupts the graph instead of running. A call that the toolbox refuses gets the refusal as its
+      result.
+    - If an equal call began early, its output is awaited and taken.
+    - Failures are logged, except of arguments.
 
     Args:
         task: The call's task.
@@ -467,12 +474,13 @@ async def run_in_slot(
 ) -> T | CallResult:
     """Run a call as soon as one of the wave's `max_parallel_calls` slots is free.
 
-    A call that may write does not run if an earlier run may have started it. Before such a call runs, its start is
-    recorded if the ledger requires it. Before any call, this process's lock on the session is verified. The call is
-    recorded in the run as started.
+    A call that may write does not run if an earlier run may have started it, unless its tool may run twice. Its start
+    is recorded before, if the ledger is on or an earlier run planned it. Before any call, this process's lock on the
+    session is verified, and the call is recorded in the run as started.
 
     Args:
         task: The call's task.
+        call: The call.
         timer: Measures the call; it starts when `work` begins.
         work: Runs the call; called at most once.
         contained: Whether `work` ends by itself on a cancellation, so that it needs no asyncio task of its own.
@@ -524,7 +532,8 @@ def _wave(task: Task) -> str:
 
 
 async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> CallResult:
-    """Return a call's result, or an error result if its state writes conflict with those of the wave's earlier calls.
+    """Return a call's result, or an error result without writes if its state writes conflict with those of the wave's
+    earlier calls.
 
     Only writes to fields of `state_schema` that have a reducer are checked: the reducer must accept them one after
     another. Accepted writes are recorded in the run, so that later calls of the wave are compared with them. The writes

@@ -61,7 +61,8 @@ def mark_uncertain_calls(
 def with_uncertain_calls(asked: GraphInterrupt, task: Task) -> GraphInterrupt:
     """Return the interrupt of a middleware that asks for approvals, with the marks of `mark_uncertain_calls`.
 
-    Requests of LangChain's `HumanInTheLoopMiddleware` in both of its modes are marked; any other question is unchanged.
+    Requests of LangChain's `HumanInTheLoopMiddleware` in both of its modes are marked; a request of this package, which
+    has ids, and any other question are unchanged. The loop state is not changed.
 
     Args:
         asked: The interrupt that the middleware raised.
@@ -120,8 +121,14 @@ def _marked(call: HeldCall, loop: LoopState, tools: Toolbox) -> HeldCall:
 def _uncertain(loop: LoopState, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> UncertainCalls:
     """Return the calls of a session with an unknown outcome, and those that a fork leaves out, up to its newest event.
 
-    The outcome is unknown for the status `unknown`, and for a timed-out write. Events that `loop["uncertain"]` includes
-    are not read again, except for the calls of newer results.
+    The outcome is unknown for the status `unknown`, and for a timed-out write. What `loop["uncertain"]` has is taken
+    over, so that older events are read again only for the calls of newer results. If a user message or a first plan has
+    come since, the entries state that the call is of an earlier message.
+
+    Args:
+        loop: The loop state, which is not changed.
+        stored: The session's stored events, oldest first.
+        new: The events that follow them.
     """
     nothing: UncertainCalls = {"read": 0, "calls": {}}
     known = loop.get("uncertain", nothing)

@@ -88,12 +88,12 @@ class AnswerUpdate:
         """State writes of middleware, as pairs of field and value, which are applied after the answer."""
 
     async def run(self) -> None:
-        """Produce the answer, or a report of the failure, in `answer`, and set the agent's name on it.
+        """Set `answer` to the answer of the input; if `produce` set `error` instead, to a report of the failure for the
+        user.
 
-        A cut-off answer adds a `warning` event.
-
-        Raises:
-            UserError: The program's configuration or input is at fault.
+        The message gets the agent's name. If the answer was cut off, `truncated` gets the cause, with a `warning` event
+        unless a content filter is the cause. A structured answer that was parsed counts as complete. Raises `UserError`
+        if the program's configuration or input is at fault.
         """
         await self.produce()
         if self.error is not None:
@@ -137,10 +137,12 @@ class AnswerUpdate:
         return True
 
     async def _accept_planned(self) -> bool:
-        """If planning or a hook has produced the answer, put it in `answer`. Returns whether there is one.
+        """Set `answer` to the answer that planning or hooks have produced. Returns whether there is one.
 
-        An answer that hooks composed is also streamed, unless the reader has received it. An answer counts only if
-        planning was completed, unless hooks composed it.
+        Without middleware hooks, that is the outcome's `draft`, if planning was completed. If hooks have processed the
+        answer (`composed` is set in the outcome), it is the newest model message of the history, whatever the stop
+        reason. Such an answer is streamed unless the reader has received it; a streamed text that it replaces gets a
+        `warning` event.
         """
         planned = self.outcome.get("draft") if self.reason == "completed" else None
         if "composed" not in self.outcome:
@@ -155,9 +157,10 @@ class AnswerUpdate:
         return True
 
     async def _complete_streamed(self) -> bool:
-        """If a limit or abort stopped planning during a reply, answer with the streamed part and the reason.
+        """If a limit or abort stopped a reply, set `answer` to its streamed part, followed by the sentence about the
+        stop.
 
-        Returns whether so.
+        Returns whether there is such a part, the outcome's `draft`.
         """
         draft = self.outcome.get("draft")
         if draft is not None:
@@ -165,9 +168,10 @@ class AnswerUpdate:
         return draft is not None
 
     async def _report_limit(self) -> bool:
-        """At a limit, and with `on_limit="message"`, answer with the sentence about the limit.
+        """At a limit, with `on_limit="message"`, set `answer` to the fixed sentence about the limit. Returns whether it
+        did.
 
-        Returns whether this applies.
+        If planning was completed, but a budget is used up by now, that budget becomes the stop reason first.
         """
         self._is_exhausted()  # the reason that the sentence states
         sentence = self._sentence()
@@ -177,9 +181,10 @@ class AnswerUpdate:
         return True
 
     async def _account_for_stop(self) -> bool:
-        """After an abort, or if no budget is left for a request, answer with a list of the work done.
+        """After an abort, or if no budget is left for a request, answer with the sentence about that and a list of the
+        calls.
 
-        Returns whether this applies.
+        Returns whether it did.
         """
         if not self._is_exhausted() and self.reason != "aborted":
             return False
@@ -196,10 +201,10 @@ class AnswerUpdate:
         return True
 
     async def _accept_draft(self, draft: AIMessage) -> None:
-        """Use a reply of planning as the answer.
+        """Set `answer` to a reply of planning, and `structured` to its parsed value if the agent has a response format.
 
-        If middleware or hooks that may rewrite answers have not processed it yet, they do so first. Sets `structured`,
-        too.
+        A reply marked `unguarded` first passes the middleware and loop hooks that may rewrite answers, within the
+        deadline.
         """
         self.answer = draft
         if self.outcome.get("unguarded") and self.deps.guarded:
@@ -212,9 +217,9 @@ class AnswerUpdate:
             await self._read_structured()
 
     async def _read_structured(self) -> None:
-        """Parse the answer by the agent's response format into `structured`.
+        """Parse the answer by the agent's response format into `structured`, in a thread.
 
-        Leave it unchanged if the answer does not fit.
+        `structured` is left unchanged if there is no format or no answer, or if the answer does not fit.
         """
         if self.deps.response is not None and self.answer is not None:
             # The code that produced the answer has reported a misfit.
@@ -278,9 +283,11 @@ class AnswerUpdate:
             self.reason = self.outcome["stop_reason"]
 
     def _take(self, outcome: Outcome[None]) -> None:
-        """Take over the loop state, usage and events of the requests.
+        """Take over the loop state, usage and events of the requests, and raise the exception that ended them, if there
+        is one.
 
-        Raises the exception that ended them, if there is one.
+        Messages and a structured response that middleware wrote meanwhile move from `written` to `extras` of the loop
+        state.
         """
         self.loop, self.usage = outcome.loop, outcome.usage
         if self.written and (extras := take_extras(self.written, CONTEXT_MARK)):
@@ -293,20 +300,21 @@ class AnswerUpdate:
             del outcome  # as in `Outcome.result`
 
     async def _compose(self, exchange: Exchange, sentence: str) -> None:
-        """Ask for an answer in free text. If it is empty, ask once more without tools; if it is empty again, set
-        `error`.
+        """Ask for an answer in free text, and set `answer`. If the reply is empty, ask once more without tools; if that
+        one is empty, too, set `error`.
 
-        If planning had an empty answer already, there is no second request. If a budget is used up, the answer is the
-        sentence about it and a list of the work done. If no model answers below a streamed sentence, `error` and
-        `partial` are set.
+        There is no second request if the outcome records an empty reply of planning already. If a budget is used up
+        before the second request, the answer is the sentence about it and a list of the input's calls. If no model
+        answers below a streamed sentence, `error` and `partial` are set. Loop hooks may change the final reply.
 
         Args:
             exchange: Sends the requests.
-            sentence: The fixed sentence that begins the answer. It is streamed first, unless guards must see the whole
-                answer.
+            sentence: The fixed sentence about a limit that begins the answer; empty if there is none. It is streamed
+                first, unless guards must see the whole answer.
 
         Raises:
             UserError: The program's configuration or input is at fault.
+            Exception: The error of the last provider, if there is no streamed sentence.
         """
         id_, streamed = None, ""
         if sentence and not self.deps.guarded:
@@ -344,11 +352,18 @@ class AnswerUpdate:
                 stream_rest(self.answer, streamed)
 
     async def _compose_structured(self, exchange: Exchange, sentence: str) -> None:
-        """Ask the model for an answer that fits the response format, and set `structured`.
+        """Ask the model for an answer that fits the response format, and set `answer` and `structured`.
 
-        Set `error` if no repair makes it fit. `sentence` is a text to put before the answer, e.g. about a limit; empty
-        for none. If middleware or hooks change the answer, it is parsed again. If a budget forbids a repair, the answer
-        is a sentence and a list of the work done.
+        `error` is set, too, if the answer is empty or no repair makes it fit. If hooks change the answer, it is parsed
+        again; a changed answer that does not fit leaves `structured` None. If a budget forbids a repair, the answer is
+        the sentence about it and a list of the input's calls.
+
+        Args:
+            exchange: Sends the requests.
+            sentence: The fixed sentence about a limit that begins the answer; empty if there is none.
+
+        Raises:
+            Exception: The errors of `ask_for_structure`, and what a hook raises.
         """
         assert self.deps.response is not None
         answered = await ask_for_structure(
@@ -384,14 +399,16 @@ class AnswerUpdate:
         return self.deps.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
 
     def _with_account(self, sentence: str) -> str:
-        """Return a sentence followed by a list of the input's calls: the text of an answer that no model writes."""
+        """Return the text of an answer that no model writes: a sentence, and the rendered list of the input's calls if
+        there are any.
+        """
         done = self.deps.prompts.render("account", **account(self.state["events"]))
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _is_exhausted(self, asked: Usage = NO_USAGE) -> bool:
-        """Whether the remaining tokens, cost or time are too few for a model call.
+        """Whether the remaining tokens, cost or time are too few for a model call; False without a budget.
 
-        If so, and planning was completed, this budget becomes the stop reason, and a `limit` event is added.
+        If so, and planning was completed, this budget becomes the stop reason, with a logged `limit` event.
 
         Args:
             asked: Usage of requests that the state does not include yet.
@@ -420,16 +437,17 @@ class AnswerUpdate:
         return met(spent(self.active_run, self.loop, usage, replies, self.settings), self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
-        """Make a limit the stop reason of the input, replace the outcome, and add the `limit` event."""
+        """Make a limit the stop reason of the input: replace the outcome, log the limit, and add the `limit` event."""
         self.reason = reason
         self.outcome = {"stop_reason": reason, "limit": limit}
         self.events.append(limit_event(self.deps.prompts, self.step, reason, limit))
 
     def _cut_short(self) -> None:
-        """After an abort or the deadline, answer with the text streamed so far and a sentence about the stop.
+        """After an abort or the deadline, set `answer` to the text streamed so far and a sentence about the stop.
 
-        If nothing was streamed, the answer is the sentence and a list of the work done. The stop reason is `aborted`,
-        the limit that had ended planning, or else `deadline`. There is no structured response.
+        If nothing was streamed, the answer is the sentence and a list of the input's calls. The stop reason is
+        `aborted` after an abort, else the limit that had ended planning, else `deadline`, with its `limit` event. Known
+        token counts of the cut-off reply are kept. `structured` becomes None.
         """
         if self.active_run.stop.aborted:
             self.reason = "aborted"
@@ -455,13 +473,11 @@ class AnswerUpdate:
         self._fail(failure_event(error, self.step, "The request for the answer"))
 
     async def receive_steering(self) -> bool:
-        """Read steering (user messages sent to the running input) that arrived meanwhile into `steering`.
+        """Read steering (user messages sent to the running input) that arrived meanwhile into `steering`, and return
+        whether there is any.
 
-        Nothing is read if a limit forbids another plan, if the input did not complete, or if the answer cannot be
-        replaced.
-
-        Returns:
-            Whether there is any. The caller then uses `update_for_next_plan`.
+        Nothing is read without an inbox, if the input was not completed, if a limit forbids another plan, or if the
+        answer is a draft of planning that no reader has received.
         """
         replaceable = self.answer is not None and ("draft" not in self.outcome or "shown" in self.outcome)
         if self.active_run.inbox is None or self.reason != "completed" or not replaceable or self._limited():
@@ -470,7 +486,9 @@ class AnswerUpdate:
         return bool(self.steering.messages)
 
     def _limited(self) -> bool:
-        """Whether a limit of steps, turns, budget or LangGraph's recursion forbids another plan."""
+        """Whether a limit of steps or turns, a budget, or the supersteps that LangGraph still allows forbid another
+        plan.
+        """
         met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
         met = met or self._budget_met(self.usage, self.answer, met=budget_met)
         return met is not None or self.state["remaining_steps"] < self.deps.steps_for_a_wave + 1
@@ -502,10 +520,12 @@ class AnswerUpdate:
         self.events.append(error)
 
     def _report_failure(self, error: StoredEvent) -> None:
-        """Answer with a report of the failure for the user, which is streamed after the partial answer.
+        """Set `answer` to a report of the failure for the user, after the partial answer, and stream what the reader
+        has not received of it.
 
-        If the input failed and `on_failure` is `raise`, the exception is stored in the run, which raises it at its end.
-        There is no structured response.
+        If a limit ended planning and no part was streamed, the sentence about the limit stands in place of the part. If
+        the input failed and `on_failure` is `raise`, the exception is stored in the run, which raises it at its end.
+        `structured` becomes None.
         """
         kind, text = error["kind"], error["message"]
         failed = self.reason == "failed"
@@ -523,7 +543,9 @@ class AnswerUpdate:
             self.active_run.failure.__cause__ = self.active_run.cause
 
     def _warn_of_cut_off(self, answer: AIMessage, cause: CutOff) -> None:
-        """Add a `warning` event for an incomplete answer, with a hint if it was cut off at a length."""
+        """Add a `warning` event about an answer that was cut off by `cause`. For a length limit, it has a hint for the
+        developer, and another text if the answer ends in a repetition.
+        """
         message = cut_off_warning(cause, answer, self.settings.max_output_tokens)
         hint = {"hint": LONGER} if cause == "length" else {}
         if cause == "length" and (repeated := repetition_at_end(answer.text)) is not None:
@@ -531,11 +553,12 @@ class AnswerUpdate:
         self.events.append(event("warning", self.step, message=message, **hint))
 
     async def update(self) -> dict[str, Any]:
-        """Return the state update that ends the input: the answer, its event, status and stop reason.
+        """Return the state update that ends the input: the answer, its event, status, stop reason and structured
+        response.
 
-        Before that, facts about the user are extracted, if the agent's memory is set to extract them and the input was
-        completed within its budget. Ends calls that began early and are not used. A structured response that middleware
-        wrote counts if the model gave none.
+        Before that, work that began early and was not used is cancelled; and facts about the user are extracted, if the
+        agent's memory is set to extract them and the input was completed without an error and within its budget. If the
+        model gave no structured response and there is no error, one that middleware wrote counts. The end is logged.
         """
         status = STATUS_OF[self.reason].value
         if self.active_run.speculation is not None:

@@ -36,11 +36,12 @@ async def ask_for_answer(
 ) -> AIMessage:
     """Ask the model for the answer, and return the reply with only the answer as text, which may be empty.
 
-    Calls, invented results and planning markup in the reply are removed from the text. With a schema, the text stays
-    whole if the shortened one fits the schema no better.
+    Removed from the text are calls, planning markup, the sentinel (`No more actions.`), and results or user turns that
+    the model invented; the latter add a warning. With a schema, the text stays whole, but for the sentinel, if the
+    shortened one fits the schema no better. The rest of the answer is streamed, and the reply's usage is counted.
 
     Args:
-        exchange: Sends the request, and counts its usage.
+        exchange: Sends the request, recovers after failures, and counts its usage.
         request: The request; the message that asks for the answer is appended.
         tail: Messages after the one that asks for the answer, such as an invalid reply and its error.
         quiet: Whether to keep the reply's tokens out of the message stream.
@@ -82,16 +83,18 @@ async def ask_for_answer(
 async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMessage, Exception | None]:
     """Ask for an answer that follows a fixed sentence. The reader receives both as one streamed message.
 
-    A refusal, also by a provider's content filter, does not raise: its text is added to the message, and a `warning`
-    event is recorded. After another failure, the next request goes on below the same sentence if a change may help.
+    Errors are returned, not raised. A refusal, also by a provider's content filter, is no error: its text is added to
+    the message, and a `warning` event is recorded. After another failure, the next request goes on below the same
+    sentence if a change may help (see `recovered`). Calls, markup and inventions are removed from the answer, as in
+    `ask_for_answer`.
 
     Args:
         exchange: Sends the exchange's own next request, and counts its usage.
         sentence: The sentence, which is streamed before the model is asked.
 
     Returns:
-        The message, and None; or, if no model answered, the message with only the sentence and the error of the last
-            model.
+        The message, which begins with the sentence, and None; or, if no model answered, the message with only what was
+        streamed and the error of the last model.
     """
     request = exchange.request
 
@@ -155,7 +158,8 @@ def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
 def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:
     """Return a factory of the filter for streamed answers, which holds back text that is not meant for the reader.
 
-    Such text is calls in place of the answer, the sentinel (`No more actions.`), invented turns, and markup.
+    Such text is the sentinel (`No more actions.`); calls in place of the answer, if `free`; turns that the model
+    invents, unless calls are asked for natively; and markup of calls, if `free` and `seeks_markup`.
 
     Args:
         prefix: The fixed beginning of the answer, which the filter passes on.
@@ -170,9 +174,11 @@ def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) ->
 
 
 async def guarded_answer(exchange: Exchange, answer: AIMessage) -> AIMessage:
-    """Pass a given answer through the middleware that rewrites model replies, and return the answer that it leaves.
+    """Pass a given answer through the middleware that rewrites model replies, and return the answer that the middleware
+    leaves.
 
-    For an answer that no request returned, and that middleware has therefore not processed.
+    No request is sent unless the middleware sends one; its usage is counted. This is for an answer that no request
+    returned, such as the results of tools with `return_direct`.
     """
     request = exchange.request
     with exchange.metered("answer"):

@@ -28,8 +28,9 @@ def apply_decisions(update: PlanUpdate) -> None:
     """Apply a person's newest decisions to the history: edited calls replace the planned ones, and calls that do not
     run get results.
 
-    A rejection gives an error result, a response its text as the result. Approved, edited and undecided calls stay
-    open. Does nothing if no decision was awaited.
+    A rejection gives an error result with the person's reason, a response its text as the result; both add a result
+    event. Approved, edited and undecided calls stay open. Does nothing if no call waits for a decision
+    (`awaiting_approval`).
     """
     if not update.loop.get("awaiting_approval"):
         return
@@ -82,12 +83,12 @@ def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 
 def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) -> ToolCall:
-    """Return a call as a person edited it; unchanged without an edit.
+    """Return a copy of a call with the name and arguments of a person's edit; the call itself if it was not edited.
 
     Args:
         call: The call of the model's message.
         edits: Call id → `approval_decision` event with the edit.
-        literal: Whether references may stand in arguments, so that `${` in edited values is escaped.
+        literal: Whether arguments of this plan may hold references, so that `${` in edited values is escaped.
     """
     edit = edits.get(call["id"] or "")
     if edit is None:
@@ -99,6 +100,9 @@ def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) 
 
 def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:
     """Return the message and the result event of a call that a person rejected or responded to.
+
+    A rejection gives a message of status `error` with the person's reason, or advice not to repeat the call; a response
+    gives one of status `success` with its text.
 
     Args:
         decision: The `approval_decision` event.

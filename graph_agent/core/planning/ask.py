@@ -40,18 +40,20 @@ async def plan_once(
 ) -> Planned:
     """Send one planning request, and return the plan parsed from the reply: calls to run, or an answer.
 
-    If the provider pauses its turn (`pause_turn`), the request is continued up to `MOST_PAUSES` times, unless a limit
-    forbids it; the parts become one message. A call of a native or text plan whose id the session has already gets
-    another one. Usage, warnings and events go to the exchange.
+    If the provider pauses its turn (`pause_turn`), the request is continued up to `MOST_PAUSES` times, unless the plan
+    has calls or a limit forbids it; the parts become one message. In native and text mode, a call whose id the session
+    has already gets another one. Usage, warnings and events go to the exchange.
 
     Args:
-        exchange: Sends the requests of the pass.
+        exchange: Sends the requests of the pass, and recovers after failures.
+        request: The request.
         tail: Messages after the conversation, such as an invalid reply and a notice about it.
         quiet: Whether to stream nothing of the reply.
 
     Raises:
         RefusedError: The model or its provider refused; the error's message is the answer.
         PlanningError: A structured plan is still invalid after its repair.
+        LimitMetError: A limit forbids the repair of a structured plan, or a further request after a prediction.
         Exception: The error of the last provider.
     """
     planned = await _send(exchange, request, tail, quiet=quiet)
@@ -74,9 +76,11 @@ async def plan_once(
 
 
 async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool) -> Planned:
-    """Send one planning request and return its plan, without continuing a paused turn. Adds its usage to the exchange.
+    """Send one planning request and return its plan, without continuing a paused turn. Adds the plan's usage to the
+    exchange.
 
-    Parameters and errors are those of `plan_once`.
+    With one of the settings `dispatch="streamed"`, `predict` or `candidates`, `_send_with_overlap` does so. A removed
+    invention adds a warning. Parameters and errors are those of `plan_once`.
     """
     settings = request.settings
     if settings.dispatch == "streamed" or settings.predict or settings.candidates != 1:
@@ -93,11 +97,13 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
 async def _send_with_overlap(
     exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool
 ) -> Planned:
-    """Send one planning request, or several, as the settings `dispatch`, `predict` and `candidates` have it.
+    """Send one planning request, or several, as the settings `dispatch`, `predict` and `candidates` require, and return
+    the plan.
 
-    A plan that was predicted while the wave ran replaces the request, unless there is a `tail`. With the setting
-    `candidates` above 1, the request is sent that often and one plan is chosen. With `dispatch="streamed"`, calls may
-    begin while the reply is still arriving. Parameters and errors are those of `plan_once`.
+    A plan that was predicted while the wave ran is returned without a request, unless there is a `tail`. With the
+    setting `candidates` above 1, that many requests are sent at once and one plan is chosen. With
+    `dispatch="streamed"`, calls may begin while the reply is still arriving; with `predict`, so may calls that are
+    likely. Hooks or middleware that see replies exclude both. Parameters and errors are those of `plan_once`.
     """
     # Imported here: few agents begin calls early.
     from graph_agent.core.planning.overlap import overlap_of
@@ -117,7 +123,11 @@ async def _send_with_overlap(
 def _ask_once(
     exchange: Exchange, tail: Sequence[AnyMessage], request: NextRequest, stream: StreamWatch, *, quiet: bool
 ) -> Awaitable[Planned]:
-    """Ask for the next wave in the mode of the request; the parameters are those of `ask_for_calls`."""
+    """Ask for the next wave in the mode of the request, and return the plan.
+
+    In mode `wave`, the request is for a structured plan, and nothing is streamed; in other modes `ask_for_calls` sends
+    it, whose parameters these are.
+    """
     if request.mode == "wave":
         # A structured plan is no text for the reader; its answer is sent whole.
         stream.is_quiet = True
@@ -134,6 +144,13 @@ def _ask_several(
 ) -> Awaitable[Planned]:
     """Send the requests of all candidates at once, and return the plan that is chosen; see `candidates`. Nothing is
     streamed.
+
+    Args:
+        exchange: Receives the usage and warnings.
+        tail: Messages after the conversation.
+        overlap: Begins calls that all possible plans share before the choice, if it `streams`; None to begin none.
+        request: The request that the candidates vary.
+        stream: The watch of the reply, which stays quiet.
     """
     # Imported here: few agents plan by several requests.
     from graph_agent.core.planning.candidates import ask_candidates
@@ -148,9 +165,14 @@ def _ask_several(
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:
-    """Finish the stream of a paused turn, and record its text as commentary in a warning.
+    """Finish the stream of a paused turn, and add a `warning` event with the turn's text as commentary, if it is not
+    blank.
 
-    The answer is another message.
+    The continued turn is streamed as another message.
+
+    Args:
+        exchange: Has sent the request.
+        paused: The plan of the paused turn.
     """
     await exchange.stream.finish(paused.raw_text, paused.raw_text, paused.message.id)
     text = {"commentary": paused.raw_text} if paused.raw_text.strip() else {}
@@ -160,7 +182,9 @@ async def _end_paused(exchange: Exchange, paused: Planned) -> None:
 def _visibility(request: NextRequest) -> Callable[[], Visibility]:
     """Return a factory of the filter for a streamed planning reply, which holds back calls, markup and the sentinel.
 
-    The filter depends on the mode, on an enforced response schema, and on whether the request may be repeated in text.
+    The filter is the first that applies: for text mode, all text calls; for an enforced response schema, the sentinel
+    only; for a reply after which the request may be repeated in text (`may_correct`), calls, of a model that takes
+    tools only at the beginning; else markup, or only the sentinel where no markup is sought.
     """
     if request.mode == "text":
         return TextCallFilter
@@ -174,8 +198,8 @@ def _visibility(request: NextRequest) -> Callable[[], Visibility]:
 def may_correct(request: NextRequest) -> bool:
     """Whether a native reply without calls may be followed by the same request in text mode.
 
-    It may once per input, for an agent with tools, before any wave of calls, and unless the model has called natively
-    before.
+    It may once per input, for an agent with tools, before any wave of calls or rerun by a hook, and unless the model
+    has called natively in this session.
     """
     loop = request.loop
     tried = loop.get("recovery", {}).get("asked_in_text")
@@ -208,8 +232,9 @@ def ask_for_calls(
 ) -> Awaitable[Planned]:
     """Send one request for calls through the provider's tools, or in text, and return the plan of the reply.
 
-    The reply is taken from the plan cache if the agent has one. Nothing is streamed if the reply may not be the answer,
-    must be checked against a response schema, or must pass a guard first.
+    The plan is taken from the plan cache if the cache has one. Nothing is streamed if planning replies are never the
+    answer, must be checked against a response schema that the provider does not enforce, or must pass a guard first. In
+    text mode, a call that copies an example of the prompt gets a `fault`.
 
     Args:
         request: The request, in native or text mode.
@@ -253,24 +278,32 @@ async def finish_stream(stream: StreamWatch, planned: Planned) -> None:
     """Stream the rest of a planning reply whose tokens were partly held back.
 
     Nothing more is streamed of a reply that has neither calls nor an answer.
+
+    Args:
+        stream: The stream of the reply.
+        planned: The plan of the reply, whose message text is the text for the reader.
     """
     shown = planned.message.text if planned.calls or planned.answers else None
     await stream.finish(planned.raw_text, shown, planned.message.id)
 
 
 async def fits(request: NextRequest, planned: Planned) -> bool:
-    """Whether a planning reply is a valid answer by a response schema that the provider enforces.
-
-    False without such a schema.
+    """Whether a planning reply is a valid answer by a response schema that the provider enforces; False without such a
+    schema.
     """
     response = request.deps.response if _schema_of_plan(request) else None
     return response is not None and await schema_misfit(response, planned.raw_text) is None
 
 
 async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
-    """Return a plan without calls whose text does not end in the markup of an unparsed call.
+    """Return a plan without calls whose answer does not end in the markup of a call that the server failed to parse.
 
-    The markup is cut from the answer, with a warning. The plan is unchanged if it has none, or fits an enforced schema.
+    Markup that is cut off adds a warning. The plan is returned unchanged if it has no markup, if markup is not sought
+    (`seeks_markup`), or if it fits an enforced schema.
+
+    Args:
+        exchange: Has sent the request.
+        planned: The plan, which has no calls.
     """
     request = exchange.request
     if not seeks_markup(request) or await fits(request, planned):
@@ -281,16 +314,18 @@ async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
 
 
 async def finished_plan(exchange: Exchange, planned: Planned) -> Planned:
-    """Stream the rest of a planning reply, and return its plan.
+    """Stream the rest of a planning reply, and return its plan; if the reply holds a call that cannot be parsed, ask
+    once more.
 
-    If the reply holds a call that cannot be parsed, ask again.
-
-    The second request is sent once per input, with a notice about the unreadable call, and not if a limit forbids it.
-    Its plan replaces the first.
+    The second request has a notice about the unreadable call, and its plan replaces the first. A warning is added. It
+    is sent once per input, and not if a limit forbids it; the first plan is then returned as it is.
 
     Args:
         exchange: Sends the requests; the plan is the reply to the newest one.
         planned: The plan.
+
+    Raises:
+        Exception: The errors of `plan_once`.
     """
     request, stream = exchange.request, exchange.stream
     if (

@@ -44,7 +44,9 @@ _ASKS = (
 async def receive_background(update: PlanUpdate) -> bool:
     """Add a notice for the model about each background task that has ended or asks a person.
 
-    The notice is a user message that chat windows hide. Nothing is added if the run is stopped meanwhile.
+    A background task is a delegation that goes on while the agent continues. The notice is a user message that chat
+    windows hide. A task that has ended also adds a `background_result` event and its usage, and leaves the state.
+    Nothing is added if the run is stopped meanwhile.
 
     Returns:
         Whether a notice was added.
@@ -64,11 +66,11 @@ async def receive_background(update: PlanUpdate) -> bool:
 
 
 async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dict[str, DelegationResult]:
-    """Ask the delegates for their background tasks, at the same time.
+    """Read the background tasks from their delegates, all at the same time.
 
     Returns:
         Call id → result, for each task that has ended or asks a person; running tasks are left out. If a delegate is
-        missing or raises, the result has the status `unknown`.
+        missing or raises, which is logged, the result has the status `unknown`.
     """
 
     async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:

@@ -51,8 +51,9 @@ async def ask_candidates(
 ) -> Planned:
     """Send the requests of all candidates at once, and return the plan that is chosen.
 
-    The returned plan records all candidates for the `plan` event. Candidates that fail drop out, and are logged.
-    Requests that cannot change the choice any more are cancelled.
+    The returned plan records all candidates for the `plan` event. Candidates that fail drop out, and are logged. With
+    `choose="agreed"`, requests that cannot change the choice any more are cancelled. A cancellation of the caller
+    cancels all.
 
     Args:
         request: The request, whose settings have the candidates.
@@ -62,7 +63,7 @@ async def ask_candidates(
             call early.
 
     Raises:
-        Exception: The error of the first candidate, if all fail.
+        Exception: The error of the first candidate that failed, in the order of the setting, if all fail.
         HookError: A function that chooses the plan failed.
     """
     candidates, choose = candidates_of(request.settings.candidates), request.settings.choose
@@ -110,9 +111,10 @@ async def ask_candidates(
 def _begin_certain(
     tasks: Sequence[asyncio.Future[Planned]], choose: PlanChooser, begin: Callable[[Call], object], begun: Counter[str]
 ) -> None:
-    """Begin the calls that the chosen plan will have, whichever it is, unless they have begun.
+    """Begin the calls that the chosen plan will have in any case, unless they have begun.
 
-    Calls that need the result of another one are left out.
+    With a choice other than `agreed`, that is only known when all requests have ended. Calls that need the result of
+    another one are left out.
 
     Args:
         tasks: The requests of the candidates.
@@ -139,7 +141,13 @@ def _begin_certain(
 
 async def _request_of(request: NextRequest, candidate: Candidate) -> NextRequest:
     """Return a candidate's own request: that of the step with the candidate's model, temperature and addition to the
-    prompt. The same object if the candidate has none of these."""
+    system prompt.
+
+    Returns the same object if the candidate has none of these. A model of the candidate has no fallbacks.
+
+    Raises:
+        ConfigError: The candidate's model cannot be built.
+    """
     changes: dict[str, Any] = {}
     if candidate.model is not None:
         changes["chain"] = [await request.agent.models.ready(candidate.model, "candidates", request.settings)]

@@ -67,11 +67,11 @@ class Shortening:
 
 
 def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shortening | None:
-    """Choose what to leave out of a request that was too long; None if nothing more can be left out.
+    """Choose what requests leave out after one was too long; None if nothing more can be left out.
 
-    The older part is removed if that shortens the request by at least a quarter. Otherwise the newest results make up
-    most of the request, and they are cut, too. Each result reduces the estimated length, so calling this repeatedly
-    ends.
+    The older part is removed if that shortens the request by at least a quarter, and to the window if it is known.
+    Otherwise the newest results make up most of the request, and they are cut, alone if that is enough, else in
+    addition. Each choice reduces the estimated length, so that repeated calls end.
 
     Args:
         messages: The messages of the request.
@@ -97,8 +97,8 @@ def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shorte
 def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
     """Return the request without its oldest messages, replaced by one note; None if nothing can be removed.
 
-    Nothing can be removed if the request has only the newest input and the newest wave of calls, or if the note would
-    be as long as the messages that it replaces.
+    Nothing can be removed if the request has only the newest input and the newest wave of calls, if the message at the
+    cut has no id, or if the result would not be shorter.
 
     Args:
         messages: The request: system prompt, then the conversation, each call directly followed by its results.
@@ -118,8 +118,8 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
 def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
     """Return the id of the first message to keep, so that the kept messages have about `target` tokens at most.
 
-    The system prompt, the newest input and the newest wave of calls are kept even if they exceed it. A call is never
-    separated from its results.
+    The system prompt, the newest input and the newest wave of calls are kept even if they exceed the target. A call is
+    never separated from its results.
 
     Args:
         messages: The request.
@@ -214,11 +214,11 @@ def summarized_view(
 
 
 def _message_at(messages: Sequence[AnyMessage], at: int, id_: str) -> AnyMessage | None:
-    """Return the message with an id; None if it was removed.
+    """Return the message with an id, wherever it stands; None if it was removed.
 
     Args:
         messages: The history.
-        at: Position where the message stands unless the history was edited; tried first.
+        at: Position that is tried first; the message stands there unless the history was edited.
         id_: The message's id.
     """
     if at < len(messages) and messages[at].id == id_:
@@ -227,8 +227,11 @@ def _message_at(messages: Sequence[AnyMessage], at: int, id_: str) -> AnyMessage
 
 
 def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group]]:
-    """Split a request into its leading system messages, and the conversation in groups (a message with calls and its
-    results)."""
+    """Split a request into its leading system messages and the rest in groups: a model's message with its results, or
+    one other message.
+
+    A tool message belongs to the group before it only if that begins with calls.
+    """
     begin = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
     groups: list[Group] = []
     for message in messages[begin:]:
@@ -277,10 +280,14 @@ def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """Return a user message that summarizes removed messages in a line each; it has at most a quarter of their length.
+    """Return a user message that summarizes removed messages in a line each, in about a quarter of their length and
+    3,000 characters at most.
 
-    The newest lines have precedence; of older messages only the number is given. A summary that a model wrote is kept
-    in full. The role is the user's, because providers accept that as the first message.
+    The newest lines have precedence; of the older messages only the number is given. A summary that a model wrote is
+    kept in full and not counted. The role is the user's, because providers accept that as the first message.
+
+    Args:
+        dropped: The removed groups, oldest first; a note of an earlier compaction may be the first.
     """
     summarized = list[str]()
     if dropped[0][0].additional_kwargs.get(NOTE_MARK) == SUMMARY:
@@ -303,7 +310,12 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
 
 
 def _lines(group: Group) -> list[str]:
-    """Return the lines of a note about one group; empty for a group without text, and for a note of kept results."""
+    """Return the lines of a note about one group of messages.
+
+    Of calls, one line each with the beginning of the result; of another message, its author and the beginning of its
+    text; of an earlier note, its lines. Empty for a message without text, and for a note of kept results, which a later
+    note repeats.
+    """
     first = group[0]
     # A later note repeats the kept results in full.
     if is_kept_note(first):
@@ -319,7 +331,7 @@ def _lines(group: Group) -> list[str]:
 
 
 def recap(messages: Sequence[AnyMessage]) -> list[str]:
-    """Return one line for each tool result, such as `- search({…}): found 3`; the newest 20, oldest first.
+    """Return one line for each tool result, such as `- search({…}): found 3`, shortened; the newest 20, oldest first.
 
     Args:
         messages: A part of a conversation, each call directly followed by its results.

@@ -120,7 +120,8 @@ class Exchange:
         """Await work that sends requests through this exchange, and return what happened in them. Never raises.
 
         So no usage and no event is lost if the work fails or is cancelled; `Outcome.result` raises that exception
-        later. The loop state gets the recorded model calls.
+        later, a cancellation included. The outcome's loop state has the recorded model calls, which the next event
+        reports.
         """
         reply, failure = None, None
         try:
@@ -136,10 +137,11 @@ class Exchange:
             del failure  # as in `Outcome.result`
 
     def adopt(self, change: ChangedRequest) -> NextRequest:
-        """Keep a changed request for all later requests of the pass, log and record the change's warnings, and return
-        the request.
+        """Use a changed request for all later requests of the pass, log and record the warnings about the change, and
+        return the request.
 
-        If the request is a hook's, or is in text mode for one time, only its loop state is kept.
+        What later requests take over is the loop state alone: a hook's request, and one that is in text mode for one
+        time, do not replace the agent's own.
         """
         if change.request.loop is not self.request.loop:
             self.request = self.request.override(loop=change.request.loop)
@@ -164,14 +166,15 @@ class Exchange:
         recover: Callable[[NextRequest, Exception], ChangedRequest] | None = None,
         visibility: Callable[[], Visibility] = SentinelFilter,
     ) -> T:
-        """Send a request and return the reply.
-
-        After a failure, send it again in a changed form until no change can help.
+        """Send a request and return the reply. After a failure, send it again in a changed form, until no change can
+        help.
 
         Afterwards `sent` is the request that was answered. A request is not sent again once its reply has begun to
-        reach the reader. Usage, model calls and warnings are recorded.
+        reach the reader. Model calls, warnings and the usage of replies that cannot be used are recorded; the caller
+        counts that of the returned one.
 
         Args:
+            request: The request.
             ask: Sends one attempt; receives the request and the stream that its tokens pass through.
             purpose: What the reply is for, as recorded.
             recover: Returns the changed request after a failure; None for `recovered`. If it is given, a long wait that
@@ -182,7 +185,7 @@ class Exchange:
             RefusedError: The model refused, or the provider's error is a content filter, which gives a fixed answer;
                 the error's message is the answer. A warning is recorded, and nothing is sent again.
             PlanningError: A structured plan is still invalid after its repair; nothing is sent again.
-            Exception: The error of the last provider.
+            Exception: The error of the last provider; `LimitMetError` if a limit forbade the repair of a plan.
         """
         with self.metered(purpose):
             while True:
@@ -243,11 +246,16 @@ class Exchange:
             self.count_extra(extra, purpose)
 
     def count_extra(self, extra: ExtraUsage, purpose: Purpose) -> None:
-        """Record what the requests of a block left in `extra`, apart from their replies: model calls, events, a cut-off
-        reply.
+        """Record what the requests of a block left in `extra`, apart from their replies.
 
-        Replies that a hook or middleware requested itself are added to the usage. Requests that middleware answered
-        without the model are subtracted from `model_calls`.
+        Model calls are logged and kept for the next event; events are recorded; the reply that was cut off becomes
+        `cut_off`; texts and replies that middleware replaced become `warning` and `hook` events. Usage of replies that
+        a hook or middleware requested itself is added, and requests that middleware answered without the model are
+        subtracted from `model_calls`.
+
+        Args:
+            extra: What the requests left.
+            purpose: What their replies are for.
         """
         self.cut_off = extra.cut_off
         if extra.timed:
@@ -282,10 +290,12 @@ class Exchange:
         self.usage = add_usage(self.usage, usage_of(reply, self.request.settings.prices))
 
     def count(self, usage: Usage, last: UsageMetadata | None) -> None:
-        """Add usage. If the newest request nearly filled the model's context window, warn about that once per input,
-        unless old messages are summarized.
+        """Add usage, and warn once per input if the newest request nearly filled the model's context window.
+
+        There is no warning if the window is unknown, or if old messages are summarized.
 
         Args:
+            usage: The usage.
             last: The token counts of the newest reply; None to skip the check of the window.
         """
         self.usage = add_usage(self.usage, usage)
@@ -377,8 +387,8 @@ class Exchange:
         self.events.append(event("hook", self.request.loop["step"] + plans, name=name, action=action, **fields))
 
     def _record_model_calls(self, sent: Sequence[TimedRequest], purpose: Purpose) -> None:
-        """Keep the times of requests for the next event, log them, and record their content as events if `request_log`
-        is set.
+        """Keep the records of requests for the next event, and log each; with `record_requests`, add an event with each
+        request's content.
 
         Args:
             sent: The measured requests.
@@ -404,7 +414,10 @@ class Exchange:
 
 
 def _record(request: TimedRequest, purpose: Purpose, prices: Mapping[str, Price] | None = None) -> ModelCallRecord:
-    """Return the record of one request to a model in the form of events: model, time, tokens, cost and error.
+    """Return the record of one request to a model in the form of events: purpose, model, times, tokens, cost and error.
+
+    Tokens, cost, the time of the first token and the error are absent where unknown. The model is the one that the
+    reply names, if it names one.
 
     Args:
         request: The measured request, after its end.

@@ -61,13 +61,17 @@ _FAILED = "No facts about the user could be extracted from this input; the answe
 async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
     """Ask the model for facts about the user in an answered input, and store them in the memory.
 
-    Usage, loop state and events of `answer` receive those of the request; a `recall` event lists the stored ids. A
-    failure adds a `warning` event and never changes the answer. Nothing happens without an answer or a text of the
-    user. If the run is stopped or the deadline passes first, nothing is stored, and only the log reports it.
+    Usage, loop state and events of `answer` receive those of the request; if facts were stored, a `recall` event lists
+    their ids. A failure is logged, adds a `warning` event, and never changes the answer. Nothing happens without an
+    answer or a text of the user. If the run is stopped or the deadline passes first, nothing is stored, and only the
+    log reports it.
 
     Args:
         answer: The pass through `finalize`, with the answer.
         memory: The agent's memory.
+
+    Raises:
+        ConfigError: The input has no known caller.
     """
     words = "\n\n".join(_short(message.text) for message in newest_input(answer.state["messages"]))
     if answer.answer is None or not words.strip():
@@ -90,13 +94,19 @@ async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
 async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conversation: str) -> list[str]:
     """Send the request for facts, store the facts in the memory, and return their ids.
 
-    The ids are the same if the node runs again after a crash, so that no fact is stored twice. Exceptions of the model
-    and of the memory are raised, after the usage of the request was added to `answer`.
+    A fact that replaces a known one keeps its id. The ids of new facts are derived from session and input, so that no
+    fact is stored twice if the node runs again after a crash. Exceptions of the model and of the memory are raised,
+    after the usage of the request was added to `answer`.
 
     Args:
-        answer: The pass through `finalize`.
+        answer: The pass through `finalize`, which receives loop state, usage and events of the request.
+        memory: The agent's memory.
         caller: Id of the user whose facts they are.
         conversation: The input and its answer, as text.
+
+    Raises:
+        ValueError: The reply has no list of facts.
+        Exception: The model or the memory raised it.
     """
     known = await memory.recall(caller, conversation, most=_MOST_KNOWN)
     prompt = answer.deps.prompts.render("facts", conversation=conversation, known=known, most=_MOST_FACTS)
@@ -127,11 +137,14 @@ async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conve
 
 
 def _facts_in(reply: str, known: Collection[str]) -> list[tuple[str, str | None]]:
-    """Parse the model's reply.
+    """Return `(fact, replaced)` pairs from the model's reply; `replaced` is the id of the known fact that it replaces,
+    None for a new one.
 
-    Returns `(fact, id of the known fact that it replaces)` pairs, with None as id for a new fact.
+    Only the first `_MOST_FACTS` entries count; invalid and blank ones are skipped, and an unknown id gives None.
 
-    At most `_MOST_FACTS` facts; invalid and blank entries are skipped, unknown ids count as None.
+    Args:
+        reply: Text of the reply: JSON, an object with `facts` or the list itself.
+        known: Ids of the known facts.
 
     Raises:
         ValueError: The reply is not JSON with a list of facts.

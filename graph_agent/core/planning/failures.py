@@ -39,15 +39,18 @@ _PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
 
 
 def error_event(step: int, kind: str, message: str, *, advises: bool = False, hint: str = "") -> StoredEvent:
-    """Return the `error` event of a failed input. Nothing is logged.
+    """Return the `error` event of a failed input; nothing is logged. Secrets and control characters are removed from
+    the message.
+
+    The event's hint, advice for the developer, is the first of these: the part of the message after its last semicolon,
+    if `advises`; `hint`; the standard advice for the kind; a reference to the log.
 
     Args:
         step: Number of the plan.
         kind: Category of the error.
         message: What failed, for the user; the event has it in full.
-        advises: Whether the part of the message after its last semicolon is advice for the developer, which then
-            becomes the event's hint in place of `hint`.
-        hint: Advice for the developer; empty to use the standard advice of the kind.
+        advises: Whether the message ends in a semicolon and advice for the developer.
+        hint: Advice for the developer; empty to use the standard advice.
     """
     what, separator, advice = clean(message).rpartition("; ")
     hint = hint or _HINTS.get(kind, "The log has the details.")
@@ -60,11 +63,11 @@ def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
     """Log the exception that ended an input, and return its `error` event.
 
     The kind is `planning` for an invalid plan, that of a hook's error, `code` for an exception of the program's own
-    functions, or else the class of a model's error. A hook's error with a cause has been logged already. The event
-    quotes less of a provider's text than the log.
+    functions (timeouts and errors of this package excepted), or else the class of a model's error. A hook's error with
+    a cause has been logged already. The event quotes less of a provider's text than the log.
 
     Args:
-        error: The exception that a request to the model raised.
+        error: The exception that ended the request or the check of its reply.
         step: Number of the plan.
         request: Text that names the request; it begins the log message of a model's error.
     """
@@ -109,8 +112,8 @@ def failure_account(
     """Return the report of an error for the user, without texts of the provider and advice for developers.
 
     It has the error and a list of the input's calls. If the conversation was too long or the answer was empty, the
-    beginning of each result follows. The text of an exception in user code is left out, because it may hold data of
-    other users.
+    beginning of each result follows. For kinds of errors in user code, the text after the first colon is left out,
+    because it may hold data of other users.
 
     Args:
         error: The `error` event.

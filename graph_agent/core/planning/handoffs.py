@@ -17,10 +17,11 @@ from graph_agent.core.state.schema import PlanState
 
 
 def handoff_command(state: PlanState) -> Command[Any] | None:
-    """Return the command of `finalize` if a tool has handed the conversation to the parent graph; None otherwise.
+    """Return the command of `finalize` if tools have handed the conversation to the parent graph; None otherwise.
 
-    The first command ends the input without an answer and runs `finalize` again; the second leaves for the parent
-    graph. Two are needed, because LangGraph drops the other writes of a task that leaves.
+    Two passes are needed, because LangGraph drops the other writes of a task that leaves the graph. In the first, the
+    session is still `RUNNING`: the command completes the input without an answer and runs `finalize` again. In the
+    second, it leaves for the parent graph.
 
     Args:
         state: The state of `finalize`.
@@ -37,9 +38,15 @@ def handoff_command(state: PlanState) -> Command[Any] | None:
 
 
 def _with_results(handoff: Handoff, history: Sequence[AnyMessage]) -> Handoff:
-    """Return a copy of a handoff.
+    """Return a copy of a handoff; a conversation that it passes to the parent graph gets the results of all calls of
+    the wave.
 
-    A conversation that it passes to the parent graph gets the results of all calls of the wave.
+    A list of messages counts as a conversation if it contains a message of the model. Results that it has already are
+    not added.
+
+    Args:
+        handoff: The tool's command to the parent graph.
+        history: The agent's conversation, which has the results.
     """
     update: list[tuple[str, Any]] = []
     for name, value in handoff["update"]:

@@ -44,10 +44,11 @@ async def prepare(
     Also sets up the recording of requests if `record_requests` is set, and applies a stored summary.
 
     Args:
-        exchange: Sends the requests of the pass; its next request is changed.
+        exchange: Sends the requests of the pass; its next request and its log of requests are changed.
         stored: The events of the session.
         new: Events that this node adds after the stored ones, before those of the requests.
-        may_summarize: Whether the input may still send a request for a summary.
+        may_summarize: Whether a new summary may be requested; it is if the model's window is known, `summarize_at` is
+            set, and the conversation has become long enough.
 
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
@@ -79,19 +80,21 @@ async def request_plan(
 ) -> Planned:
     """Ask for the next wave, after `prepare`, and return the plan of the reply as the loop hooks leave it.
 
-    Warns if a required tool is withheld. Does not stream the rest of the reply after hooks replaced it.
+    Warns once per input if the tool that the caller's tool choice requires is withheld. The rest of a reply that hooks
+    replaced is not streamed.
 
     Args:
         exchange: The requests of the pass.
         stored: The events of the session.
         new: Events that the node's update adds to them before those of the requests.
-        writes: Receives the writes of middleware to state fields.
+        writes: Receives the writes of middleware to state fields, as pairs of field and value.
 
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
         RefusedError: The model or its provider refused; the error's message is the answer.
         PlanningError: A structured plan is still invalid after its repair.
-        LimitMetError: A limit forbids the repair of an invalid structured plan, or a rerun that a hook requests.
+        LimitMetError: A limit forbids the repair of an invalid structured plan, or a rerun that a hook requests; or a
+            summary has used up a budget.
         Exception: The error of the last provider.
     """
     await prepare(exchange, stored, new)
@@ -132,9 +135,12 @@ def _warn_of_withheld_choice(exchange: Exchange) -> None:
 async def _first_plan(exchange: Exchange) -> Planned:
     """Ask for the next wave, without loop hooks, and return the plan. If the model's server ignores tools, ask in text.
 
-    The first request is already in text if this process knows that the server drops tools. A reply that shows signs of
-    ignored tools is requested again in text, once per input and before any work; later, markup of a call is cut from
-    the reply. A native call is recorded for the model, so that its later replies are not doubted.
+    - If this process knows that the server drops tools, the first request is in text already.
+    - A native reply without calls that shows signs of ignored tools is requested again in text, once per input and
+      before any work.
+    - Later in an input, markup of a call is cut from such a reply.
+    - A native call is recorded for the model, so that its later replies are not doubted.
+    - A reply with a call that cannot be parsed is requested once more; see `finished_plan`.
     """
     request = exchange.request
     if request.agent.models.drops_tools.get(request.model.name):
@@ -166,12 +172,18 @@ def _record_native_call(exchange: Exchange) -> None:
 async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
     """Send a request through the loop hooks, which may have it sent again with changes. Returns the final plan.
 
-    If a hook ends the input, the plan has no calls, and an answer of the hook replaces its text. An answer that does
-    not fit the response format adds a `warning` event.
+    If a hook ends the input, the plan's calls do not run; text that the hook gives replaces the reply's, and streamed
+    text of the reply becomes commentary of a `warning` event. An answer of a hook that does not fit the response format
+    adds a `warning` event, too.
 
     Args:
         exchange: Sends the requests of the pass.
         first: Sends the original request for a plan; or an answer that was already composed, which the hooks inspect.
+
+    Raises:
+        HookError: A hook with `on_error = "fail"` failed.
+        LimitMetError: A limit forbids a rerun.
+        Exception: The errors of `plan_once`.
     """
     carried: CarriedMessages | None = None
     answers = isinstance(first, AIMessage)
@@ -241,11 +253,19 @@ def _hook_request(exchange: Exchange, *, answers: bool) -> HookRequest:
 
 
 async def _rerun(exchange: Exchange, request: HookRequest) -> tuple[Planned, HookRequest]:
-    """Send a request that a hook has patched.
+    """Send a request that a hook has patched; return the plan of its reply, and the request with the model that
+    answered.
 
-    Returns the plan of its reply, and the request with the model that answered.
+    A model that the patch names is built first; its request has no fallback. Otherwise, after a fallback, the returned
+    request has the fallback model, so that the next rerun does not go back to the one that failed. A reply to a request
+    for the answer is not streamed.
 
-    A model that the patch names is built first. After a fallback, the returned request has the fallback model.
+    Args:
+        exchange: Sends the request.
+        request: The patched request.
+
+    Raises:
+        Exception: The errors of `plan_once` and `ask_for_answer`; `ConfigError` for a model that cannot be built.
     """
     own = exchange.request
     has_own_model = request.model is own.model.client.model

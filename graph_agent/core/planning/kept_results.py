@@ -35,10 +35,13 @@ class KeptResults:
         """The newest result of each mark, oldest first."""
 
     def of(self, messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:
-        """Return mark → newest message with that mark, oldest first.
+        """Return mark → newest message with that mark, in the order of these messages.
+
+        The returned dict is the cache itself, which later calls change.
 
         Args:
-            messages: The conversation; usually that of the last call with some new messages.
+            messages: The conversation; usually that of the last call with some new messages. If older ones have
+                changed, all are read again.
         """
         # Equal messages are the same objects, which makes this comparison cheap.
         if messages[: len(self._read)] != self._read:
@@ -57,9 +60,9 @@ def with_kept_results(
 ) -> list[AnyMessage]:
     """Return a shortened conversation with a note that repeats marked results which the shortening left out.
 
-    The newest results come first, as long as they fit into a quarter of the window (40,000 characters at most); of the
-    others only the marks are listed. Unchanged if no marked result is missing, or if the conversation was not
-    shortened.
+    The newest results have precedence: each is repeated if it fits into what is left of a quarter of the window (40,000
+    characters at most); of the others only the marks are listed. The note follows that on the shortening. A copy
+    without it is returned if no marked result is missing, or if the conversation was not shortened.
 
     Args:
         view: The shortened conversation; its first message is the note on what it leaves out.

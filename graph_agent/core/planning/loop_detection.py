@@ -58,7 +58,7 @@ def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> L
     fill the window and occur at least twice. The cost is at most `window * max_period` comparisons.
 
     Args:
-        fingerprints: The calls, oldest first; equal strings are equal calls. Only the end is read.
+        fingerprints: The calls, oldest first; equal strings are equal calls. Only the last `window` are read.
         window: Number of last calls to search; at least 2.
         max_period: The maximum length of a pattern, in calls.
     """
@@ -109,7 +109,10 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported
 
 
 def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
-    """Return how many of the last entries repeat with a period; None if there are too few for a loop (see `find_loop`).
+    """Return how many of the last values repeat with a period, an incomplete period included; None if there are too few
+    for a loop.
+
+    Enough are `REPEATS` periods; if the window cannot hold these, a full window, and two periods at least.
 
     Args:
         recent: The last values of the window.
@@ -197,8 +200,8 @@ def recent_calls(
         events: The stored history, oldest first; read from its end, only as far as needed.
         marks: Returns the metadata of a tool by name; empty for an unknown tool.
         window: Maximum number of calls to return.
-        known: The calls that an earlier read of this history has found; updated in place. None to read the whole
-            window.
+        known: The calls that an earlier read of this history has found, so that only newer events are read; updated in
+            place, and not used if its window differs. None to read the whole window.
     """
     known = KnownCalls() if known is None else known
     begin = known.read if known.window == window else 0
@@ -217,10 +220,10 @@ def recent_calls(
 
 
 def _read(events: Sequence[StoredEvent], begin: int, marks: Callable[[str], Mapping[str, Any]], window: int) -> _Part:
-    """Read the calls of the newest input in the events from the index `begin` on. Reading goes backwards, and ends when
-    the window is full.
+    """Read the calls of the newest input in the events from the index `begin` on.
 
-    The other parameters are those of `recent_calls`.
+    Reading goes backwards, and ends at the user message that began the input, when the window is full, or after
+    `_MAX_POLL_WINDOWS` times as many calls. The other parameters are those of `recent_calls`.
     """
     newest_first: list[_Entry] = []
     answers: dict[str, tuple[str, Any]] = {}
@@ -277,14 +280,12 @@ def _comparable(content: Any) -> Any:
 
 
 def stop_repetition(update: PlanUpdate) -> bool:
-    """Find a loop at the end of the input's calls, and respond to it by the times it was found.
+    """Find a loop at the end of the input's calls, and respond to it (see `_respond`). Returns whether planning was
+    ended.
 
-    If the results repeat, too: first the model gets a notice; then the tools are withheld until the next input; then
-    planning ends. If only the calls repeat, the model gets one notice. Equal results of different calls are only
-    recorded as an event. With `loop_detection` off, withheld tools are offered again.
-
-    Returns:
-        Whether planning was ended.
+    A loop counts only if the newest wave continues it. If there is none, a tool that returned equal results for
+    different arguments is recorded in an event, once per input. Without the setting `loop_detection`, withheld tools
+    are offered again.
     """
     settings, waves = update.settings, update.loop["waves"]
     if not settings.loop_detection:
@@ -313,15 +314,16 @@ def stop_repetition(update: PlanUpdate) -> bool:
 
 
 def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
-    """Raise the level of a found loop, and respond to it with an event, a note to the model, withheld tools or the end
-    (see `stop_repetition`).
+    """Raise the level of a found loop and respond to it. Returns whether planning was ended.
+
+    - Results that do not repeat: at the first time, an event and a notice for the model; later nothing.
+    - Results that repeat: at the first time, an event and a notice; at the second time, the tools of the pattern are
+      withheld, too; at the third, planning ends with the stop reason `loop`, and a log record.
 
     Args:
         update: The pass through `plan`, which is changed.
+        loop: The loop.
         same: Number of consecutive periods with equal results; 0 if the results do not repeat.
-
-    Returns:
-        Whether planning was ended.
     """
     names = [entry.rpartition(":")[0] for entry in loop.pattern]
     levels = update.loop.get("loops", {})
@@ -380,9 +382,8 @@ def _notify(
 
 
 def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:
-    """Return a copy of a call with a `fault` if its tool is withheld, so that it is denied.
-
-    Any other call unchanged.
+    """Return a copy of a call with a `fault` if its tool is withheld, so that it does not run and gets a `denied`
+    result. Any other call is returned unchanged.
     """
     if call["name"] not in withheld:
         return call

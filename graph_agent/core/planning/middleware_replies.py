@@ -37,9 +37,9 @@ def hold_reply(update: PlanUpdate) -> None:
     """Put the reply of a planning request into the history, and hold its calls back until the middleware hooks have
     run.
 
-    Its id becomes `reply_id` of the loop state, which is empty if the hooks have nothing to process: after a failure or
-    a limit, or if no model was asked. Ready calls become waiting ones. Text that ends planning without being the answer
-    is added as a hidden message, which `plan` removes again.
+    Ready calls become waiting ones. Its id becomes `reply_id` of the loop state, which is empty if the hooks have
+    nothing to process: after a failure or a limit, or if no model was asked. An answer is added as a message, too; text
+    that ends planning without being the answer is added as a hidden message, which `plan` removes again.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""
@@ -65,12 +65,12 @@ def hold_reply(update: PlanUpdate) -> None:
 
 
 def _id_of(messages: list[AnyMessage], reply: AIMessage) -> str:
-    """Return the id of the newest model message in an update's messages, which is replaced by a copy with an id if it
-    has none.
+    """Return the id of the newest model message in `messages`, which is replaced in the list by a copy with a new id if
+    it has none.
 
     Args:
-        messages: The messages of the update; changed in place.
-        reply: Unused; the reply that the update contains.
+        messages: The messages of a state update; changed in place.
+        reply: Not used; the reply that the update contains.
     """
     at = max(index for index, message in enumerate(messages) if isinstance(message, AIMessage))
     messages[at] = with_id(messages[at])
@@ -83,18 +83,19 @@ def with_new_id(message: AIMessage) -> AIMessage:
 
 
 def with_id(message: Any) -> Any:
-    """Return a message that has an id: the given one if it has, else a copy with a new id."""
+    """Return a message that has an id: the given object, or a copy with a new random id if it has none."""
     return message if message.id else message.model_copy(update={"id": str(uuid.uuid4())})
 
 
 def hold_answer(update: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the update of the node that composed an answer, changed so that middleware hooks can process the answer.
+    """Return the update of the node that composed an answer as pairs, changed so that middleware hooks can process the
+    answer.
 
-    The answer becomes a message with an id, which is stored as `reply_id` in the loop state. After a failure, no
-    message is added.
+    The outcome's draft gets an id, is added as a message, and its id becomes `reply_id` of the loop state. After a
+    failure or without a draft, no message is added, and `reply_id` is empty.
 
-    Returns:
-        The update as pairs of field and value.
+    Args:
+        update: The update, with a `loop` whose outcome is set; it and its loop state are changed in place.
     """
     loop: LoopState = update["loop"]
     outcome = loop["outcome"]
@@ -115,10 +116,12 @@ def is_failed(loop: LoopState) -> bool:
 
 
 def skips(hook: MiddlewareNode, loop: LoopState) -> bool:
-    """Whether a middleware hook must not run now.
+    """Whether a middleware hook must not run now. The first rule that applies decides:
 
-    No hook but `after_agent` runs after a failure; only hooks that rewrite answers run during the review of an answer;
-    and `after_model` needs a reply. `after_agent` always runs, so that it can release what `before_agent` acquired.
+    - `after_agent` always runs, so that it can release what `before_agent` acquired.
+    - After a failure of the input, no other hook runs.
+    - In the review of an answer, only hooks that rewrite answers run.
+    - `after_model` runs only if there is a reply.
     """
     # A hook may hold a resource that it must release.
     if hook.point == AFTER_AGENT:
@@ -138,12 +141,14 @@ def comes_from_hooks(update: PlanUpdate) -> bool:
 
 
 def apply_hooks(update: PlanUpdate) -> None:
-    """Act on the reply as the middleware hooks left it.
+    """Act on the reply as the middleware hooks left it: its calls become the waiting calls, or its text the answer.
 
-    Its calls become the waiting calls, or its text the answer. A jump to `model` discards both and leads to another
-    plan; a jump to `end` skips the calls and ends the input. Calls that a hook answered or removed get their results.
-    After a limit, a jump to `model` has no effect; after a failure, nothing is done. Each further request for an answer
-    counts as a step, so that the limit of steps ends the repetition.
+    - Calls that a hook answered or removed get their results.
+    - A jump to `model` skips the calls, discards an answer, and leads to another plan. Each further request for an
+      answer counts as a step, so that the limit of steps ends the repetition. After a limit, this jump has no effect.
+    - A jump to `end` skips the calls, and the newest text becomes the answer.
+    - If the hooks removed the answer, `finalize` composes another one.
+    - After a failure, or after planning ended without a reply for the hooks or a jump, nothing is done.
     """
     jump, loop = update.state.get("jump_to"), update.loop
     asked = loop.pop("reply_id", "")
@@ -185,7 +190,10 @@ def apply_hooks(update: PlanUpdate) -> None:
 
 
 def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
-    """End the input with an answer that hooks left. A limit that had ended planning remains the stop reason."""
+    """End planning with an answer that hooks left; a streamed text that it replaces adds a `warning` event.
+
+    A limit that had ended planning remains the stop reason.
+    """
     before: LoopOutcome = update.loop["outcome"] or {"stop_reason": "completed"}
     answer = with_id(answer)
     outcome: LoopOutcome = {**before, "composed": True}
@@ -251,11 +259,12 @@ def _decider(wave: Sequence[StoredEvent], id_: str) -> str:
 
 
 def _as_planned(call: Call, known: Call | None) -> Call:
-    """Return a changed call with the `plan_id` and `needs` of the planned call.
+    """Return a copy of a call that hooks changed, with the `plan_id` and `needs` of the planned call where that has
+    them.
 
     Args:
         call: The call as hooks left it.
-        known: The planned call; None for a call that a hook added, which is returned as it is.
+        known: The planned call; None for a call that a hook added, whose copy is unchanged.
     """
     changed: Call = {**call}
     if known is not None and "plan_id" in known:
@@ -277,7 +286,9 @@ def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
 
 
 def _skip_waiting(update: PlanUpdate, reason: str) -> None:
-    """Add a `skipped` result with a reason for each waiting call, so that none of them runs."""
+    """Add a `skipped` result with `reason` as its text for each waiting call, so that none of them runs, and put all
+    results after their calls.
+    """
     waiting, update.loop["waiting"] = update.loop["waiting"], []
     update.skip([(call, reason) for call in waiting])
     # A hook may have added an answer after the calls.
@@ -285,7 +296,9 @@ def _skip_waiting(update: PlanUpdate, reason: str) -> None:
 
 
 def _ended_text(update: PlanUpdate, newest: AIMessage | None) -> str:
-    """Return the text of the reply that a hook ended; a fixed sentence if it is blank, hidden or missing."""
+    """Return the text of the model's newest message after a hook's jump to `end`; a fixed sentence if it is blank,
+    hidden or missing.
+    """
     if newest is not None and not is_blank(newest.text) and not _is_hidden(newest):
         return newest.text
     return "Middleware ended this request."
@@ -297,13 +310,15 @@ def _is_hidden(message: BaseMessage) -> bool:
 
 
 def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIMessage | None:
-    """Return the composed answer of an outcome, as hooks left it in the history.
+    """Return the composed answer of an outcome, as hooks left it in the history; None if no answer was composed or its
+    request failed.
 
-    None if no answer was composed or its request failed.
+    The answer is the newest visible model message of the input. The outcome's own draft is returned instead if there is
+    no such message, or if that has calls.
 
     Args:
         outcome: The outcome of planning.
-        messages: The conversation; the newest visible model message of the input is the answer.
+        messages: The conversation.
     """
     draft = outcome.get("draft")
     if draft is None or "composed" not in outcome or "failed" in outcome:
@@ -323,7 +338,8 @@ def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
 
 
 def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[StoredEvent]:
-    """If the outcome's draft was streamed and hooks replaced it by another text, mark it as not shown and replaced.
+    """If the outcome's draft was streamed and is no part of an answer that hooks put in its place, mark it as not shown
+    and replaced.
 
     Args:
         outcome: The outcome of planning; changed in place.
@@ -331,7 +347,7 @@ def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[St
         step: Number of the plan, for the event.
 
     Returns:
-        One `warning` event that makes the streamed text commentary; an empty list if the text is a part of the answer.
+        One `warning` event that makes the streamed text commentary; an empty list if nothing was replaced.
     """
     shown = outcome["draft"].text if "shown" in outcome and "draft" in outcome else ""
     if not shown or shown in answer.text:
@@ -342,8 +358,10 @@ def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[St
 
 
 def may_replan(update: PlanUpdate) -> bool:
-    """Whether another plan may follow a completed answer that hooks have processed: no limit, budget or abort forbids
-    it."""
+    """Whether another plan may follow a completed answer that hooks have processed.
+
+    False without an answer, after an abort, and if a limit of steps, turns or supersteps or a budget forbids it.
+    """
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or update.limit_met:
         return False
@@ -353,7 +371,7 @@ def may_replan(update: PlanUpdate) -> bool:
 
 
 def keep_answer(update: PlanUpdate) -> None:
-    """Continue planning after an answer: its `agent_response` event is added, and the outcome is reset."""
+    """Continue planning after an answer: the outcome is reset, and an answer in it adds its `agent_response` event."""
     if (outcome := update.loop["outcome"]) is not None and "draft" in outcome:
         step = update.loop["step"]
         update.events.append(event("agent_response", step, content=outcome["draft"].content))
@@ -363,8 +381,10 @@ def keep_answer(update: PlanUpdate) -> None:
 def request_model(update: PlanUpdate, hooks: MiddlewareNodes) -> None:
     """Store in the loop state (`next_node`) which node runs after this pass of `plan`; the graph's edges read it.
 
-    The node is `model` (or `agent` at the begin of an input) if the model must be asked, `review` if hooks must process
-    the answer. Nothing is stored if calls are ready or wait for approval, or if the input just ends.
+    - Absent: calls are ready or wait for approval, or the input just ends.
+    - `model`, or `agent` at the begin of an input: the model must be asked, for a plan or the answer.
+    - `review`: the answer, which no model's reply gave, must be processed by hooks that rewrite answers. It is added as
+      a message.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop.pop("next_node", None)
@@ -388,17 +408,16 @@ def _composes(outcome: LoopOutcome, settings: LoopConfig) -> bool:
 
 
 def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any]:
-    """Return the fields of a `middleware` event that describe a write to the messages.
-
-    An empty dict if it changes nothing.
+    """Return the fields of a `middleware` event that describe a write to the messages; an empty dict if it changes
+    nothing.
 
     Args:
         before: The messages before the write.
         written: The write: messages, in any form that LangGraph's reducer accepts.
 
     Returns:
-        `messages` with type and content of each added or changed one, and `removed` with the number of removed ones;
-        each is absent if there are none.
+        `messages` with type and content of each added or changed one (its content or calls differ), and `removed` with
+        the number of removed ones; each is absent if there are none.
     """
     if isinstance(written, Overwrite):
         written = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *written.value]
@@ -431,8 +450,8 @@ def _substance(message: BaseMessage) -> tuple[Any, Any]:
 
 
 def route_of(loop: Mapping[str, Any]) -> str:
-    """Return the next node after `plan` in an agent with middleware hooks, if there are no calls to run.
+    """Return the node after `plan` in an agent with middleware hooks, if there are no calls to run.
 
-    `loop` is the loop state. The node is `agent`, `model` or `review` (see `request_model`), or `exit`.
+    It is `agent`, `model` or `review`, as `request_model` stored it in the loop state, or `exit` if it stored none.
     """
     return str(loop.get("next_node", "exit"))

@@ -129,7 +129,11 @@ class NextRequest:
 
     @classmethod
     async def of(cls, task: Task, settings: LoopConfig, history: Sequence[AnyMessage], loop: LoopState) -> Self:
-        """Return the first request of a pass through a node.
+        """Return the first request of a pass through a node, with the run's caches of the conversation and of earlier
+        calls.
+
+        Facts that the input has recalled are read anew from the memory. A deadline in the settings becomes the
+        request's end.
 
         Args:
             task: The task of the node.
@@ -188,9 +192,10 @@ class NextRequest:
         """The conversation as the request sends it. If a hook has patched the request, these are the messages of the
         hook.
 
-        Applied in this order: messages of hooks and recalled facts are added, results are rewritten by hooks, the older
-        part is replaced by a summary, or else by a note, and results are cut. After a shortening, a note repeats marked
-        results.
+        Otherwise the changes are, in this order: messages of hooks and recalled facts are inserted; rewritten results
+        replace the stored ones; a summary stands for the older part; after a shortening, a note does, and results are
+        cut. If anything was left out, a second note repeats marked results, such as a loaded skill, unless even this
+        note had to be dropped.
         """
         if self.of_hook is not None:
             return self.of_hook.request.messages
@@ -216,7 +221,10 @@ class NextRequest:
         return with_kept_results(view, self.prepared.kept.of(whole), self.window)
 
     def messages(self, tail: Sequence[AnyMessage] = ()) -> SafeMessages:
-        """Return the messages of a request for the next wave, the system prompt first, made safe for providers.
+        """Return the messages of a request for the next wave, the system prompt first, made safe for providers (see
+        `sanitized`).
+
+        There is no system message if the prompt is empty.
 
         Args:
             tail: Messages after the conversation.
@@ -242,9 +250,10 @@ class NextRequest:
         return sanitized(SystemMessage(prompt)) if prompt else None
 
     def closing(self) -> list[AnyMessage]:
-        """Return a list with the message that asks for the answer.
+        """Return a list with the message that asks for the answer; empty for an agent without tools and response
+        format.
 
-        Empty for an agent without tools and response format.
+        With a response format, the message contains its JSON schema.
         """
         deps = self.deps
         if not deps.toolbox.names and deps.response is None:
@@ -256,6 +265,8 @@ class NextRequest:
     def answer_messages(self, tail: Sequence[AnyMessage] = ()) -> SafeMessages:
         """Return the messages of a request for the answer, the system prompt first: those of a plan, and the closing
         message.
+
+        The messages of a hook's request have the closing message already, and get none.
 
         Args:
             tail: Messages after the one that asks for the answer.
@@ -277,7 +288,9 @@ class NextRequest:
 
 
 async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages]:
-    """Return a list with the message of facts that the input has recalled from the memory; empty if there is none."""
+    """Return a list with one hidden message of facts that the input has recalled from the memory; empty if no fact is
+    left.
+    """
     # Imported here: most agents have no memory.
     from graph_agent.core.planning.recall import recalled_messages
 

@@ -35,15 +35,16 @@ from graph_agent.core.state.run import run_of
 
 
 def overlap_of(request: NextRequest) -> PlanningOverlap | None:
-    """Return what may begin while a plan is asked for; None if a hook or middleware sees replies before their calls
-    run."""
+    """Return the object that starts calls early while a plan is asked for; None if a hook or middleware must see the
+    reply before its calls run.
+    """
     deps = request.deps
     is_seen = deps.hooks or deps.hook_set or deps.whole_replies
     return None if is_seen else PlanningOverlap(request, get_config())
 
 
 async def end_predictions(update: PlanUpdate) -> None:
-    """Count what predictions have used in a pass through `plan` that asks for no plan."""
+    """Drop the run's predicted plans, and add their usage to a pass through `plan` that asks for no plan."""
     # Imported here: few agents predict plans.
     from graph_agent.core.planning.predicted_plan import predictions_of
 
@@ -72,8 +73,11 @@ class PlanningOverlap:
         self._begun = Counter[tuple[SpeculationSource, str]]()
 
     def begin(self, call: Call, source: SpeculationSource) -> None:
-        """Begin a call, if it may begin early and the budget has room; not if an equal one has begun for another
-        reason."""
+        """Begin a call, unless it must wait for the plan, the budget has no room, or an equal one that this call can
+        use has begun.
+
+        A source that proposes the same call twice begins it twice.
+        """
         key = (source, call_key(call))
         self._begun[key] += 1
         if self._begun[key] <= len(self._calls.equal_to(call)):
@@ -93,11 +97,14 @@ class PlanningOverlap:
         )
 
     async def predicted(self, exchange: Exchange) -> Planned | None:
-        """Return the plan that was predicted while the wave ran; None if there is none, or it is not known yet whether
-        it can be taken.
+        """Return the plan that was predicted while the wave ran; None without the setting `predict=True`, if there is
+        none, or if it is not known yet whether it can be taken.
+
+        If it is returned, early calls that it does not have are cancelled, and its step is counted in the table of
+        calls.
 
         Raises:
-            LimitMetError: What the prediction has used forbids another request.
+            LimitMetError: The prediction cannot be taken, and what it has used forbids another request.
         """
         request = self._request
         if request.settings.predict is not True:
@@ -116,9 +123,11 @@ class PlanningOverlap:
         return planned
 
     async def during(self, exchange: Exchange, send: Callable[[], Awaitable[Planned]]) -> Planned:
-        """Send the request for the plan, and return the plan; calls begin early meanwhile. They are the calls of its
-        streamed reply and, with `predict`, calls that usually follow. Those that the plan does not have are dropped at
-        its end.
+        """Send the request for the plan, and return the plan; calls begin early meanwhile.
+
+        They are the calls of its streamed reply and, with `predict`, calls that usually follow. With `predict=True`, a
+        predicted plan that is ready sooner replaces the reply. Early calls that the plan does not have are cancelled at
+        its end, all of them if the request raises.
 
         Args:
             exchange: The requests of the pass.
@@ -156,9 +165,10 @@ class PlanningOverlap:
         return planned
 
     async def _planned(self, sent: Awaitable[Planned]) -> Planned:
-        """Await the plan. If one reply streams, each of its calls begins as soon as it is complete.
+        """Await the plan; if one reply streams, each of its calls begins as soon as it is complete.
 
-        Early calls that the plan does not have are dropped; all of them if the request raises.
+        Early calls that the plan does not have are cancelled; all of them if the request raises, whose exception is
+        raised.
         """
         request, toolbox = self._request, self._request.deps.toolbox
         if self.streams and request.settings.candidates == 1:
@@ -210,7 +220,7 @@ def _learned_calls_of(request: NextRequest, config: RunnableConfig) -> LearnedCa
 
 
 def _new_texts(request: NextRequest) -> list[str]:
-    """Return the texts of the user's messages at the end of the conversation, oldest first."""
+    """Return the texts of the user's messages after the newest message of the model or a tool, oldest first."""
     texts: list[str] = []
     for message in reversed(request.conversation):
         if isinstance(message, AIMessage | ToolMessage):

@@ -47,7 +47,8 @@ async def through_cache(
     """Return the plan of an equal earlier request from the agent's cache; otherwise call `ask` and store its plan.
 
     The calls of a cached plan have the ids of the original plan. A plan with a `fault` in a call, or from a reply that
-    was cut off, is not stored. If the cache itself fails, a warning is logged, and the model is asked.
+    was cut off, is not stored. If the cache itself fails, a warning is logged, and the model is asked or the plan not
+    stored.
 
     Args:
         request: The request, of an agent that has a cache and settings that use it.
@@ -79,6 +80,11 @@ async def keep_plan(request: NextRequest, messages: Sequence[AnyMessage], planne
 
 
 async def _keep(request: NextRequest, key: tuple[tuple[str, ...], str], planned: Planned) -> None:
+    """Store a plan under a key for `plan_cache_ttl_s` seconds; not one with a `fault` in a call or from a cut-off
+    reply.
+
+    A failure of the cache is logged.
+    """
     cache, lifetime_s = request.deps.cache, request.settings.plan_cache_ttl_s
     assert cache is not None
     assert lifetime_s is not None
@@ -140,7 +146,10 @@ def _to_stored(planned: Planned) -> dict[str, Any]:
 
 
 def _from_stored(stored: dict[str, Any]) -> Planned:
-    """Convert a cache entry to a plan with `extra["cached"]` set. It has no usage, and its message has no id."""
+    """Convert a cache entry to a plan with `extra["cached"]` set. It has no usage, and its message has no id.
+
+    Raises `KeyError` or `TypeError` for an entry of another version.
+    """
     (message,) = messages_from_dict([stored["message"]])
     assert isinstance(message, AIMessage)
     # LangGraph assigns an id once, when the message is stored.

@@ -61,7 +61,9 @@ def call_key(call: Call) -> str:
 def is_certain(plans: Sequence[Planned | None], pending: int) -> bool:
     """Whether one plan already has so many candidates that the pending ones cannot change the choice.
 
-    `plans` has None for a candidate without a plan, `pending` is the number of candidates that may still give one.
+    Args:
+        plans: The plans of all candidates; None for one that has failed or not answered yet.
+        pending: Number of candidates that have not answered yet.
     """
     counts = [count for _, count in Counter(plan_key(plan) for plan in plans if plan is not None).most_common(2)]
     return bool(counts) and counts[0] > (counts[1] if len(counts) > 1 else 0) + pending
@@ -70,7 +72,8 @@ def is_certain(plans: Sequence[Planned | None], pending: int) -> bool:
 def certain_calls(plans: Sequence[Planned | None], pending: Sequence[int]) -> list[Call]:
     """Return the calls that the chosen plan will have, whichever plan most candidates agree on in the end.
 
-    Empty if a plan that no candidate has returned so far may still be chosen.
+    They are the calls that all plans share which may still win. Empty if a plan that no candidate has returned so far
+    may still win, or if there is no plan.
 
     Args:
         plans: The plans of the candidates; None for one that has failed or not answered yet.
@@ -124,10 +127,11 @@ class ChosenPlan:
 
 
 async def choose_plan(plans: Mapping[int, Planned], request: NextRequest, exchange: Exchange) -> ChosenPlan:
-    """Choose one of the plans, as the setting `choose` requires. Of equal plans the first is taken.
+    """Choose one of the plans, as the setting `choose` requires. Of equally good plans the first is taken.
 
     `cheapest` takes the plan with the fewest tokens, `agreed` the most frequent one. A function and a judging model are
-    asked only about plans that differ; if the judging model fails, the most frequent plan is taken.
+    asked only about plans that differ, and not if all are equal; if the judging model fails or names none, the most
+    frequent plan is taken.
 
     Args:
         plans: Place of a candidate → its plan; at least one.
@@ -136,6 +140,7 @@ async def choose_plan(plans: Mapping[int, Planned], request: NextRequest, exchan
 
     Raises:
         HookError: The function raised an exception, or returned no index of a plan.
+        ConfigError: The judging model cannot be built.
     """
     choose = request.settings.choose
     if choose == "cheapest":
@@ -187,13 +192,18 @@ async def _judged(
 ) -> PlanJudgement:
     """Ask a judging model for the best plan, and return the record of its request and choice for the event.
 
-    If the request fails or names no plan, the record has no `index`, and `exchange` gets a `warning` event.
+    If the request fails or names no plan, the record has no `index`, and `exchange` gets a `warning` event; a failure
+    is logged, too. The model reads the request's conversation without the agent's system prompt, is offered no tools,
+    and streams nothing.
 
     Args:
         judge: The setting.
         plans: The different plans.
         request: The request for the plans, whose conversation the judge reads.
         exchange: Receives the usage and the warning.
+
+    Raises:
+        ConfigError: The judging model cannot be built.
     """
     # Without its prompt, and with its options: the judge reads the same conversation.
     own = request if judge.model is None else request.override(chain=[await _model_of(judge, request)])
@@ -228,7 +238,7 @@ async def _judged(
 
 
 async def _model_of(judge: PlanJudge, request: NextRequest) -> Any:
-    """Return the chat model with its client that the judge's setting names."""
+    """Return the judge's model, bound to its client; raise `ConfigError` if it cannot be built."""
     return await request.agent.models.ready(judge.model, "choose", request.settings)
 
 

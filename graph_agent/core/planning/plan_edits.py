@@ -42,10 +42,10 @@ async def start_calls(
 ) -> None:
     """Make the calls of a wave run next, except for those that a person must approve first.
 
-    A call that must be approved, but whose arguments do not fit its tool, gets the error as its result instead. The
-    approval request is sent only when no other call of the wave can run, so that a resume repeats no call. Delegations
-    that wait for a person ask at the same time. If the run is stopped while the policy decides, no call runs, and each
-    gets a `skipped` result.
+    Held calls wait. The approval request is sent only when no other call of the wave can run, so that a resume repeats
+    no call; delegations that wait for a person ask at the same time. A call that must be approved, but whose arguments
+    do not fit its tool, gets the error as its result instead. If the run is stopped while the policy decides, no call
+    runs, each gets a `skipped` result, and planning ends.
 
     Args:
         update: The pass through `plan`, which is changed.
@@ -55,7 +55,6 @@ async def start_calls(
 
     Raises:
         CancelledError: The pass was cancelled while the policy decided; each call has a result by then.
-        Exception: A policy function raised it.
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.
@@ -135,9 +134,16 @@ async def _checked(toolbox: Toolbox, call: Call) -> Call:
 
 
 def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) -> None:
-    """Ask a person for decisions: store the held calls in `awaiting_approval`, and emit the event and progress.
+    """Ask a person for decisions: store the held calls in `awaiting_approval`, add the `approval_request` event, and
+    emit progress for each.
 
-    The node `approve`, which runs next, interrupts the graph with the request.
+    Calls that may repeat the effect of an earlier call are marked as uncertain. The node `approve`, which runs next,
+    interrupts the graph with the request.
+
+    Args:
+        update: The pass through `plan`, which is changed.
+        held: The calls to decide on.
+        wave: Events of the wave so far; empty for a new wave.
     """
     step = update.loop["step"]
     stored = update.state.get("events", ())
@@ -152,9 +158,14 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
 async def apply_edits(update: PlanUpdate) -> None:
     """Apply what a person did to a wave that an earlier run planned, and queue the calls that are still open.
 
-    These are decisions on approvals; edited, removed, answered and added calls; and added user messages, which count as
-    steering. Delegates whose call got a result otherwise are withdrawn. Does nothing if this run has planned the wave.
-    If the session is not running, the person has begun an input: counters are reset, and the status becomes `running`.
+    - Decisions on approvals are applied.
+    - Calls that the person answered or removed get events; calls that were edited or added are queued.
+    - Results are put after their calls; added user messages count as steering.
+    - Delegates whose call got a result otherwise are withdrawn.
+    - If the session is not running, the person has begun an input: counters are reset, and the status becomes
+      `running`.
+
+    Does nothing if this run has planned all calls of the wave itself, and none of them waited for a decision.
     """
     ready = update.state.get("ready", [])
     if (
@@ -189,14 +200,15 @@ async def apply_edits(update: PlanUpdate) -> None:
 
 
 async def continue_after_edit(update: PlanUpdate) -> bool:
-    """Continue the present input after a person's edit (`update_state`) that led directly to `plan`.
+    """Continue the present input after a person's edit (`update_state`) that led directly to `plan`. Returns whether
+    there is such an input.
 
-    Open calls are queued, and waiting delegates withdrawn. An answer that replaced the plan ends planning; an emptied
-    plan is removed from the history, so that the model is asked again.
+    Open calls are queued, tasks of delegates that wait for a person are cancelled, and calls that may have run and must
+    not run again get results. An answer that replaced the plan ends planning; an emptied plan is removed from the
+    history, so that the model is asked again.
 
-    Returns:
-        False if there is no such input: it has ended, has no plan yet, or a new user message begins another. Edits are
-        recorded in any case.
+    There is none if the input has ended, has no plan yet, or if a new user message begins another. The events of edits
+    are added in any case.
     """
     await _record_edits(update)
     if update.state.get("status") != SessionStatus.RUNNING or update.loop["step"] == 0:
@@ -220,8 +232,8 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
 
 
 async def _record_edits(update: PlanUpdate) -> None:
-    """Add events for calls that a person answered or removed, and rewrite an edited message so that providers accept
-    it.
+    """Add events for calls that a person answered or removed, and rewrite an edited model message so that providers
+    accept it.
 
     Does nothing if no planned call is left that an edit could have changed.
     """
@@ -244,10 +256,9 @@ async def _record_edits(update: PlanUpdate) -> None:
 
 
 def _queue_open_calls(update: PlanUpdate) -> None:
-    """Make the open calls the waiting calls, from which `start_waiting_calls` selects, and reset outcome and held
-    calls.
+    """Make the open calls of the newest plan the waiting calls, from which `start_waiting_calls` selects.
 
-    Delegations that wait for a person are left out.
+    Delegations that wait for a person are left out. The outcome and the calls that await approval are reset.
     """
     wave = _wave(update)
     delegations = {call["id"] for call in update.waiting_delegations}
@@ -268,8 +279,9 @@ _HANDED_OFF = "Not run: another call handed the conversation off to the parent g
 def apply_after_wave(update: PlanUpdate) -> None:
     """Add the messages that middleware and calls of the finished wave left for the history, and perform a handoff.
 
-    Messages of middleware wait until no call of the wave waits and planning has not ended. A handoff (a call's command
-    to the parent graph) skips the waiting calls and ends planning.
+    Messages of middleware stay back while calls of the wave wait, or if planning has ended. Effects of calls are
+    applied in the order of their results. A handoff (a call's command to the parent graph) skips the waiting calls and
+    ends planning.
     """
     if not update.loop["waiting"] and update.loop["outcome"] is None:
         for message in update.loop.pop("extras", {}).get("messages", []):

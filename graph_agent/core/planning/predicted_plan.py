@@ -54,7 +54,7 @@ _LEAST_CALLS = 2
 
 
 def noting_results(node: CallNode, ask_for_calls: AskForCalls) -> CallNode:
-    """Return a node of calls that reports the result of each call to the predictions of its run.
+    """Return a wrapper of a node of calls that also reports the result of each call to the predictions of its run.
 
     Args:
         node: The node.
@@ -92,7 +92,8 @@ class Predictions:
     def note(self, task: Task, call: Call, update: Sequence[tuple[str, Any]], ask_for_calls: AskForCalls) -> None:
         """Record the result of a call. If only one call of the wave has no result then, begin to predict the next plan.
 
-        An update without exactly one result, such as that of a delegate that waits for a person, is ignored.
+        A wave of one call is not predicted, and none that `_may_predict` excludes. An update without exactly one
+        result, such as that of a delegate that waits for a person, is ignored.
 
         Args:
             task: The task of the call.
@@ -117,13 +118,15 @@ class Predictions:
         self._open.append(_Prediction(request, speculation))
 
     async def take(self, exchange: Exchange, request: NextRequest) -> Planned | None:
-        """Return the predicted plan as that of a request, after its end if its reply promises to become the plan.
+        """Return the predicted plan if it can be taken as that of a request, else None.
 
-        None if there is none, if it cannot be taken, or if nothing of its reply has arrived; in the last case, call
-        `first` next. What the predictions have used is counted, except for a plan that is returned.
+        If its reply is still streaming and promises to become the plan, its end is awaited. If the reply does not show
+        yet whether it may become the plan, the prediction stays open; then call `first`. In all other cases without a
+        plan, the prediction is dropped. Usage of dropped predictions is counted; that of a returned plan is in the
+        plan.
 
         Args:
-            exchange: The requests of the pass.
+            exchange: The requests of the pass, which receive the usage.
             request: The request for the plan.
         """
         await self._settle(self._open[:-1], exchange)
@@ -133,14 +136,17 @@ class Predictions:
         return await self._end(prediction, exchange, request)
 
     async def first(self, exchange: Exchange, request: NextRequest, send: Callable[[], Awaitable[Planned]]) -> Planned:
-        """Send the request for a plan, and return its plan, or the predicted one if that is the plan sooner.
+        """Send the request for a plan, and return its plan, or the predicted one if that is known to be the plan
+        sooner.
 
-        As soon as one of the replies shows that it is the plan, the other request is cancelled.
+        As soon as one of the replies shows that it is the plan, the other request is cancelled. If the predicted reply
+        fails after that, the request is sent again. Without an open prediction, only the request is sent. No prediction
+        stays open.
 
         Args:
-            exchange: The requests of the pass.
+            exchange: The requests of the pass, which receive the usage of the predictions.
             request: The request.
-            send: Sends the request.
+            send: Sends the request; called twice at most.
 
         Raises:
             BaseException: What `send` raises.
@@ -167,8 +173,12 @@ class Predictions:
         await self._settle([*self._open], exchange)
 
     async def _end(self, prediction: _Prediction, exchange: Exchange, request: NextRequest) -> Planned | None:
-        """Return the plan of a prediction after its end; None, with its usage counted, if it is not that of a
-        request."""
+        """Return the plan of a prediction after its end; None, with its usage counted, if it is not that of the
+        request.
+
+        It is not if it does not `fits`, fails, or was cancelled by the budget. A returned plan is stored in the plan
+        cache, if the agent has one.
+        """
         try:
             planned = await prediction.plan() if prediction.fits(request) else None
             if planned is not None and prediction.use():
@@ -274,7 +284,12 @@ class _Prediction:
         self._asked.cancel()
 
     async def turn(self, other: asyncio.Future[Any]) -> None:
-        """Return when the reply shows whether it may become the plan, or another request has ended."""
+        """Return when the reply shows whether it may become the plan, when it has ended, or when another request has
+        ended.
+
+        Args:
+            other: The other request.
+        """
         turned = asyncio.ensure_future(self._request.arriving.has_turned.wait())
         try:
             await asyncio.wait([turned, self._asked, other], return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +297,9 @@ class _Prediction:
             turned.cancel()
 
     async def plan(self) -> Planned | None:
-        """Return the plan; None if the request has not been sent or its reply is of no use."""
+        """Return the plan after the end of the reply; None if the request was not sent, has failed, or its reply cannot
+        become the plan.
+        """
         arriving = self._request.arriving
         while not self._asked.done() and self._began and not arriving.is_useless:
             # A further attempt after a failure begins a new reply.
@@ -299,8 +316,11 @@ class _Prediction:
         return True
 
     async def drop(self) -> None:
-        """Cancel the request, and count it as of no use; afterwards all that is known of its usage is in `extra` and
-        `usage`."""
+        """Cancel the request, wait for its end, and count it as of no use; afterwards all that is known of its usage is
+        in `extra` and `usage`.
+
+        If the budget has cancelled it before, only cost that became known since is counted.
+        """
         is_open = self._speculation.take(self)
         self._asked.cancel()
         # A cancelled request records what it has used.
@@ -332,7 +352,11 @@ class _Prediction:
         )
 
     async def _plan(self) -> Planned | None:
-        """Ask for the plan, and begin its reading calls; None if the budget forbids it."""
+        """Ask for the plan after `LEAST_LEAD_S` seconds, begin those of its calls that only read, and return it.
+
+        None, without a request, if the budget has no room or the run was aborted. No call begins if the pending call
+        may write. Raises the errors of `PredictedRequest.send`.
+        """
         await asyncio.sleep(LEAST_LEAD_S)
         if not self._speculation.has_room() or self._task.run.stop.aborted:
             return None
@@ -348,7 +372,7 @@ class _Prediction:
         return planned
 
     def _begin(self, request: NextRequest, planned: Planned) -> None:
-        """Begin the reading calls of the plan that need no other one."""
+        """Begin the calls of the plan that only read and need no other one of the plan."""
         calls = planned.calls
         if request.mode == "wave":
             # As when it is carried out: with the results of earlier waves.

@@ -97,11 +97,13 @@ class ArrivingReply:
         self._turn(promising=False, useless=False)
 
     def receive(self, call: Call) -> None:
-        """Receive a native call."""
+        """Receive a native call, which makes the reply promising, unless it is useless."""
         self._turn(promising=not self.is_useless, useless=self.is_useless)
 
     def receive_planned(self, call: Call) -> None:
-        """Receive a call of a structured plan."""
+        """Receive a call of a structured plan. One that needs the pending call, or has an invalid reference, makes the
+        reply useless.
+        """
         try:
             needs = self._pending in {*call.get("needs", ()), *referenced_ids(call["arguments"])}
         except BadReferenceError:
@@ -110,11 +112,15 @@ class ArrivingReply:
         self._turn(promising=self.is_promising and not needs, useless=self.is_useless or needs)
 
     def receive_status(self, status: str) -> None:
-        """Receive the status with which a structured plan begins, or `wait` of another reply."""
+        """Receive the status with which a structured plan begins, or `wait` of another reply.
+
+        `continue` makes the reply promising; any other status makes it useless.
+        """
         useless = self.is_useless or status != "continue"
         self._turn(promising=not useless, useless=useless)
 
     def _turn(self, *, promising: bool, useless: bool) -> None:
+        """Set the two flags, and set or clear `has_turned`."""
         self.is_promising, self.is_useless = promising, useless
         if promising or useless:
             self.has_turned.set()
@@ -169,6 +175,9 @@ class PredictedRequest:
     async def send(self) -> tuple[NextRequest, Planned]:
         """Send the request, and return it with the plan of the reply. The calls do not begin.
 
+        While the reply streams, `arriving` shows whether it may become the plan; `usage` is set when the reply is
+        complete.
+
         Raises:
             UselessReplyError: The reply cannot become the plan.
             Exception: The provider's error.
@@ -181,7 +190,9 @@ class PredictedRequest:
         return request, planned
 
     async def _request(self) -> NextRequest:
-        """Return the request, without the results of the wave."""
+        """Return the request before the results of the wave are added: with the current summary, and shortened if a
+        longer one was refused in this input.
+        """
         task, stored = self.task, self.task.state.get("events", ())
         request = await NextRequest.of(task, task.settings, task.state["messages"], task.loop)
         # The objects of the run belong to its requests, whose history does not hold these results.

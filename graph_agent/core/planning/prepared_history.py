@@ -46,6 +46,9 @@ class PreparedHistory:
     def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
         """Return the messages in the form that requests send, in the same order. The returned list is the cache itself.
 
+        Only messages that the last call did not have are converted. If older ones have changed, all are converted
+        again.
+
         Args:
             history: The conversation; usually that of the last call with some new messages.
             prompts: Renders the text of a steering message for the model.
@@ -66,8 +69,10 @@ class PreparedHistory:
         return self._prepared
 
     def _add_known(self, history: Sequence[AnyMessage], prompts: Prompts, stored: StoredMessages) -> int:
-        """Begin with the messages that an earlier run has examined, and return their number. Only those that requests
-        send in another form are converted again.
+        """Begin the cache with the messages that an earlier run of the session has examined, and return their number; 0
+        if there are none.
+
+        Only those that requests send in another form are converted again.
         """
         count, (traits, changed) = stored.find("prepared", history, (0, []))
         self._source, self._prepared = [*history[:count]], SafeMessages(history[:count], traits=traits)
@@ -76,7 +81,9 @@ class PreparedHistory:
         return count
 
     def _record(self, stored: StoredMessages) -> None:
-        """Record what the next run may know of the stored messages; its traits may be those of newer messages."""
+        """Record for the session's next run how many of the stored messages were examined, and which of them requests
+        send in another form.
+        """
         count, (_, changed) = stored.find("prepared", self._source, (0, []))
         new = range(count, min(stored.count, len(self._source)))
         changed = [*changed, *(at for at in new if self._prepared[at] is not self._source[at])]
@@ -90,7 +97,7 @@ class PreparedHistory:
 
 
 def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMessages]) -> list[AnyMessage]:
-    """Insert messages that only requests have, such as those of loop hooks, into the conversation.
+    """Return the conversation with messages inserted that only requests have, such as those of loop hooks.
 
     Args:
         history: The stored conversation.

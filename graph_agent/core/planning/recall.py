@@ -39,8 +39,8 @@ async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[
     """Look up facts about the caller for a new input, and store their ids in the loop state and, if any were found, in
     a `recall` event.
 
-    Also stores the caller in the loop state. If the memory raises, a `warning` event is added. The input then continues
-    without facts, and also if the run is stopped meanwhile.
+    The caller is stored in the loop state, too. If the memory raises, this is logged, a `warning` event is added, and
+    the input continues without facts; it also does if the run is stopped meanwhile.
 
     Args:
         update: The pass through `plan` that begins the input.
@@ -48,7 +48,7 @@ async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[
         texts: Texts of the input's messages, by which facts are searched.
 
     Raises:
-        ConfigError: The run has no authenticated caller.
+        UserError: The run has no authenticated caller, or the memory raises such an error.
     """
     caller = update.loop["caller"] = begin_for_caller(memory.caller_of, update.task.config, update.task.runtime)
     found: Sequence[RecalledFact] = ()
@@ -70,11 +70,15 @@ async def recalled_messages(task: Task, loop: LoopState) -> list[RequestOnlyMess
     """Return one hidden message with the facts that the input has recalled, read anew, and its place in the
     conversation.
 
-    Empty if nothing was recalled, all facts were deleted meanwhile, or the memory raises, which is logged.
+    Empty for an agent without a memory, if nothing was recalled, if all facts were deleted meanwhile, or if the memory
+    raises, which is logged.
 
     Args:
         task: The task of the node.
         loop: The loop state, which has the ids of the facts.
+
+    Raises:
+        UserError: No caller is known, or the memory raises such an error.
     """
     memory, recalled = task.deps.memory, loop.get("recalled")
     if memory is None or recalled is None:

@@ -77,7 +77,11 @@ def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Return the request addressed to the next fallback model, with a warning; `may_help` is False if there is none.
+    """Return the request addressed to the next fallback model of the chain, with a warning; `may_help` is False if
+    there is none.
+
+    The recorded length of a refused request is dropped, because the windows of models differ. A warning about options
+    that the model cannot send may follow.
 
     Args:
         request: The request that failed.
@@ -99,9 +103,11 @@ def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def fitted(request: NextRequest) -> ChangedRequest:
-    """Shorten a request until its estimated tokens are below those of one that the model refused in this input.
+    """Shorten a request until its estimated tokens are below those of the shortest one that the model refused in this
+    input.
 
-    Returned unchanged if none was refused; as short as possible if nothing more can be left out.
+    Returns it unchanged if none was refused; as short as possible if nothing more can be left out. `may_help` is always
+    True.
     """
     refused, warnings = request.loop.get("recovery", {}).get("too_long"), tuple[tuple[str, str], ...]()
     while refused is not None and request.estimated_tokens() >= refused:
@@ -123,11 +129,13 @@ def shortened(request: NextRequest) -> ChangedRequest:
 
 
 def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
-    """Leave out one more part of a request, with a warning for the first of each kind in an input.
+    """Leave out one more part of a request (see `compaction.shorten`), with a warning for the first of each kind in an
+    input.
 
-    The last part that can be left out is the note with kept results. `may_help` is False if nothing can be.
+    If there is none, the note with kept results is dropped as the last part; without such a note, `may_help` is False.
 
     Args:
+        request: The request.
         window: Tokens into which it should fit; None if unknown.
     """
     messages = request.messages()
@@ -162,9 +170,14 @@ def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
 
 
 def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Return the request in text mode, after a provider has rejected tools.
+    """Return the request in text mode, with a warning, after a provider has rejected tools; all later requests to the
+    model are in text.
 
-    `may_help` is False if it offered none natively.
+    `may_help` is False if the request offered no tools natively.
+
+    Args:
+        request: The request that failed.
+        error: The error, which the warning quotes.
     """
     if request.mode != "native":
         return ChangedRequest(request, may_help=False)

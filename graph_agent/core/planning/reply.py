@@ -141,7 +141,9 @@ REPLACED = "A hook or middleware replaced a text that had been streamed already;
 
 
 def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
-    """Return a copy of a plan that answers with a hook's text or message and runs no call. Its message has no id."""
+    """Return a copy of a plan that answers with a hook's text or message and runs no call. Its message has no id, and
+    no calls.
+    """
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
     # A message that a hook returns twice, or took from the history, would replace the stored one by its id.
     message = copied(message).model_copy(update={"id": None})
@@ -168,15 +170,19 @@ def read_reply(
     prices: Mapping[str, Price] | None = None,
     max_tokens: int | None = None,
 ) -> Planned:
-    """Parse the calls of a reply. Calls written in the text count only in text mode, and only without structured calls.
+    """Parse a reply into a plan: its calls, or its text as the answer.
 
-    If the reply was cut off, or the arguments of streamed calls cannot be assigned to them, each call gets a `fault`,
-    so that none runs with incomplete arguments. Calls get unique ids. In text mode, the text ends before results or
-    turns that the model invented (`invented`: their number), and calls are removed from it. If the text holds a call
-    that cannot be parsed and no other, `unread` states why. A call that was cut off in the text becomes a call without
-    arguments and with a `fault`.
+    - Calls written in the text count only in text mode, and only without structured calls. The text then ends before
+      results or user turns that the model invented (`invented` is the number of dropped characters), and calls are
+      removed from it.
+    - If the reply was cut off, or the arguments of streamed calls cannot be assigned to them, each call gets a `fault`
+      and is skipped, so that none runs with incomplete arguments. A call that was cut off in the text becomes one
+      without arguments.
+    - If the text holds a call that cannot be parsed and no other, `unread` states why.
+    - Calls get unique ids, and stand in the message in one form for all providers.
 
     Args:
+        reply: The model's reply.
         tools: Names of the available tools and delegations; damaged names in calls are repaired by them.
         text: Whether calls were asked for in text.
         prices: Prices by model name; None to compute no cost.
@@ -254,7 +260,11 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
 
 
 def _numbered_id(id_: str, taken: Container[str], used: set[str]) -> str:
-    """Return `<id>#<number>` for the lowest free number from 2 on, and add it to `used`."""
+    """Return `<id>#<number>` for the lowest number from 2 on that is in neither `taken` nor `used`, and add it to
+    `used`.
+
+    A long id is shortened to `_MOST_ID_CHARS` characters first.
+    """
     number = 2
     # No id of a structured plan has this character.
     while (free := f"{id_[:_MOST_ID_CHARS]}#{number}") in used or free in taken:
@@ -280,12 +290,11 @@ class WrittenCall(NamedTuple):
 
 
 def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
-    """Find calls that the model wrote at the end of a reply's text.
+    """Find calls that the model wrote at the end of a reply's text; None if there are none, or the reply only quotes
+    them.
 
-    None if there are none, or the reply only quotes them.
-
-    A call with text after it is an example in an answer, unless that text is a result or turn which the model invented.
-    A call that occurs verbatim in the user's messages or in results is a quote: to run it would let the author of that
+    Text after a call makes it an example in an answer, unless the text is a result or turn that the model invented. A
+    call that occurs verbatim in the user's messages or in results is a quote: to run it would let the author of that
     text issue calls.
 
     Args:
@@ -307,15 +316,16 @@ def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMess
 
 
 def with_answer(planned: Planned, answer: str) -> Planned:
-    """Return a plan without calls with another text as answer.
-
-    If it is empty, the answer needs a request of its own.
+    """Return a copy of a plan without calls, with another text as its answer. For an empty text, `answers` is False, so
+    that the answer needs a request of its own.
     """
     return replace(planned, message=with_text(planned.message, answer), reasoning=answer, answers=bool(answer))
 
 
 def without_invention(planned: Planned, end: int) -> Planned:
-    """Cut a plan's text at an index, because the model invented a result or turn after it.
+    """Return a copy of a plan whose text ends at an index, because the model invented a result or turn after it.
+
+    `invented` is the number of characters that were cut; the sentinel is removed from the answer.
 
     Args:
         planned: A plan without calls, whose text was taken for an answer.
@@ -339,16 +349,16 @@ def _compact(text: str) -> str:
 
 
 def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
-    """Return the text of the answer in a reply.
+    """Return the text of the answer in a reply, without the sentinel; empty if there is no answer.
 
-    Empty if the reply is blank, the sentinel, only calls, or a plan without answer. In a text with prose, a parsed or
-    quoted call stays, and one that cannot be parsed is removed.
+    There is none in a blank reply, a reply of only calls, complete or cut off, and a structured plan without answer. In
+    a text with prose, a call that can be parsed or is quoted stays, and one that cannot be parsed is removed.
 
     Args:
         reply: The reply to a request for the answer.
         deps: The agent, whose tools and delegations a call may name.
         mode: How the model was asked for calls: `native`, `text` or `wave`.
-        history: The conversation; calls that occur in it count as quotes, which stay in the answer.
+        history: The conversation; calls that occur in it count as quotes.
     """
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()

@@ -77,7 +77,9 @@ class StreamedDispatch:
             chunk_listener.reset(token)
 
     def begin(self) -> None:
-        """Begin a new reply: forget the calls of the last one. Calls that have begun go on."""
+        """Begin a new reply: forget the calls of the last one. Early calls that have begun go on, and serve equal calls
+        of this reply.
+        """
         self._seen = Counter[str]()
         """Tool and arguments → number of such calls in the reply."""
         self._waiting: list[Call] = []
@@ -89,17 +91,24 @@ class StreamedDispatch:
         self._has_write = False
 
     def receive(self, call: Call) -> None:
-        """Begin a call that needs no other one."""
+        """Begin a native call, or one in text, unless it must wait for the plan; such a call needs no other one."""
         self._begin(call)
 
     def receive_planned(self, call: Call) -> None:
-        """Begin a call of a structured plan, whose arguments may have references, as soon as its needs are met."""
+        """Receive a call of a structured plan, whose arguments may have references, and begin each waiting call whose
+        needs are met now.
+        """
         self._has_write = self._has_write or self._writes(call["name"])
         self._ids.add(call["id"])
         self._waiting.append(call)
         self._advance()
 
     def _begin(self, call: Call) -> EarlyCall | None:
+        """Return the early call that serves a call of the reply: one that has begun, or a new one; None if the call
+        must wait for the plan.
+
+        At most `most` calls begin.
+        """
         key = equality_key(call)
         self._seen[key] += 1
         # An equal call may have begun in a former reply, or for another reason.
@@ -129,6 +138,9 @@ class StreamedDispatch:
     def _resolved(self, call: Call) -> Any:
         """Return a call with the results in place of its references; `WAITS` if a result is not there yet; None if the
         call cannot begin early.
+
+        It cannot if a reference is invalid, a needed result will not be there early, or it needs a call of a plan that
+        has a write.
         """
         try:
             needs = {*call.get("needs", ()), *referenced_ids(call["arguments"])}

@@ -49,13 +49,12 @@ async def ask_for_structure(
     is_exhausted: Callable[[], bool],
     max_tokens: int | None = None,
 ) -> StructuredAnswer | None:
-    """Ask for an answer that fits a schema.
-
-    An invalid one is sent back to the model up to `REPAIRS` times with its error.
+    """Ask for an answer that fits a schema, and return it with its parsed value. An invalid one is sent back to the
+    model up to `REPAIRS` times with its error.
 
     The first reply is streamed if the provider enforces the schema; repairs are not. A cut-off reply counts as invalid
     unless it is complete JSON. There is no repair if the agent's `handle_errors` gives no message, or if the schema's
-    check is too slow. After an empty reply, the next request offers no tools.
+    check is too slow. After an empty reply, which counts as an attempt, further requests offer no tools.
 
     Args:
         exchange: Sends the requests. It gets a `warning` event if a repair replaces a streamed reply.

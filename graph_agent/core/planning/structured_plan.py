@@ -71,8 +71,9 @@ class RepairRequestError(Exception):
 async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
     """Ask for a structured plan (a JSON object with all calls of a wave), and return it parsed.
 
-    An invalid plan is sent back once with a list of its faults. The plan is taken from the plan cache if the agent has
-    one. A call that repeats an example of the prompt gets a `fault`.
+    An invalid plan is sent back once with a list of its faults. The plan is taken from the plan cache if the cache has
+    one. A call that repeats an example of the prompt gets a `fault`. A text that holds no answer, such as only a
+    sentinel, does not count as one.
 
     Args:
         request: The request, in mode `wave`.
@@ -97,17 +98,16 @@ async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: 
 
 
 async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
-    """Ask for a plan, and once more if it is invalid, without the cache.
+    """Ask for a plan without the cache, and once more if it is invalid. The errors are those of `ask_for_plan`.
 
-    A plan of status `continue` without calls and answer is invalid at the first attempt only.
+    A plan of status `continue` without calls and answer is invalid at the first attempt only. Text after the plan,
+    which the model invented, is removed and counted in `invented`. The answer of a plan with calls is ignored, and so
+    is any answer if planning replies are never the answer.
 
     Args:
         request: The request, in mode `wave`.
         messages: All messages of the request.
         limit: Checked before a plan is sent back.
-
-    Raises:
-        Exception: Those of `ask_for_plan`.
     """
     deps, settings, earlier = request.deps, request.settings, request.earlier
     usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0

@@ -69,9 +69,10 @@ async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: 
     """Ask the model for a new summary of the older messages, if the next request would fill a given share of its
     window.
 
-    The share is the setting `summarize_at`. If the request for the summary fails or its reply is empty, a `warning`
-    event is added, and requests of this input hold a note in place of the older part. Nothing happens if the window is
-    unknown, or if too little would be replaced to be worth a model call.
+    The share is the setting `summarize_at`. The summary adds a `summary` event. If the request for it fails or its
+    reply is empty, a `warning` event is added, no further one is sent in this input, and requests hold a note in place
+    of the older part. Nothing happens if the window is unknown, a summary failed in this input, or too little would be
+    replaced to be worth a model call.
 
     Args:
         exchange: Sends the requests of the pass; call this after `use_summary` and after hooks have rewritten the
@@ -186,12 +187,13 @@ def _request_tokens(request: NextRequest) -> int:
 
 
 def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
-    """Return the message that asks for a summary.
+    """Return the message that asks for a summary and quotes the messages.
 
     Args:
         prompts: Renders the message.
         messages: The messages to summarize.
-        tokens: Estimated tokens to which the quoted messages are truncated; the summary may fill a tenth of them.
+        tokens: Estimated tokens to which the quoted messages are truncated together; the summary may fill a tenth of
+            them, and 100 words in any case.
     """
     words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
     text = "\n\n".join(_lines(message) for message in messages)
@@ -250,7 +252,7 @@ def by_fallback(request: NextRequest, error: Exception) -> ChangedRequest:
 def _use(
     exchange: Exchange, text: str, kept_from: str, older: Sequence[AnyMessage], index: int, kept: Sequence[AnyMessage]
 ) -> None:
-    """Record a summary: add its event, and make requests from now on show it in place of the older messages.
+    """Record a summary: log it, add its event, and make requests from now on show it in place of the older messages.
 
     Cuts of results stay only for kept messages; a note in place of older messages is no longer needed.
 

@@ -81,13 +81,17 @@ async def plan_in_text(exchange: Exchange, first: Planned, sign: Sign) -> Planne
     """Ask again with the tools described in text, and return the plan of the reply that counts. A warning is added.
 
     Calls in the text of the first reply do not run. The first reply is used if a limit forbids another request, or if
-    the second reply has no calls and either it has no answer or the first may be an answer. If the second has calls,
-    later requests to this model are in text, too.
+    the second has no calls and either has no answer or the first may be an answer; after `sentinel`, the second is used
+    in any case. If the second has calls, later requests to this model are in text, too. The rest of the reply that
+    counts is streamed.
 
     Args:
         exchange: Sends the requests of the pass.
         first: The plan of the native reply.
-        sign: The sign in it that the server ignores tools.
+        sign: The sign in it that the server ignores tools; `dropped` is handled by `_plan_without_native_tools`.
+
+    Raises:
+        Exception: The errors of `plan_once`.
     """
     if sign == "dropped":
         return await _plan_without_native_tools(exchange, first)
@@ -119,14 +123,19 @@ async def plan_in_text(exchange: Exchange, first: Planned, sign: Sign) -> Planne
 
 
 async def _plan_without_native_tools(exchange: Exchange, first: Planned) -> Planned:
-    """Ask again in text, after input tokens showed that the server drops tools. All later requests are in text, too.
+    """Ask again in text, with a warning, after input tokens showed that the server drops tools. All later requests are
+    in text, too.
 
-    The text of the first reply becomes commentary. The server is remembered for other sessions of this process.
+    The server is remembered for other sessions of this process. The text of the first reply becomes commentary of the
+    warning.
 
     Args:
         exchange: Sends the requests of the pass.
         first: The plan of the native reply; it is returned if a limit forbids another request, or if the second reply
-            is of no use.
+            has neither calls nor an answer.
+
+    Raises:
+        Exception: The errors of `plan_once`.
     """
     stream, models = exchange.stream, exchange.request.agent.models
     models.drops_tools[exchange.request.model.name] = True

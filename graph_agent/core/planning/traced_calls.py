@@ -27,10 +27,11 @@ With it, each event is read once in a run.
 
 
 async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequence[Call]) -> list[Call]:
-    """Add to each call where its arguments come from (`origins`), and a `fault` to a tainted call that may not run.
+    """Return the ready calls with the origins of their arguments; a tainted call that may not run gets a `fault`, too.
 
     A call is tainted if an argument that decides where it goes comes from untrusted text. It may not run if
-    `on_tainted` is `deny`, or if it is `ask` and the run has no checkpointer, so that no person can be asked.
+    `on_tainted` is `deny`, or if it is `ask` and the run has no checkpointer, so that no person can be asked. The work
+    is done in a thread.
 
     Args:
         update: The pass through `plan`.
@@ -59,7 +60,7 @@ async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequen
 async def _sources_of(update: PlanUpdate) -> Sources:
     """Return the texts that the run's model has read, with the conversation and the recalled facts; cached for the run.
 
-    Texts in events are added later, by `Sources.follow`.
+    Texts in events are added later, by `Sources.follow`. Facts that the memory cannot return are left out.
     """
     task, deps = update.task, update.deps
     if update.run not in _sources:

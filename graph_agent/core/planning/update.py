@@ -139,7 +139,9 @@ class PlanUpdate:
         """Begin an input: record the user's messages, reset the counters, and settle what earlier inputs left open.
 
         Waiting tasks of delegates are cancelled, and open calls get results. Delegates and tools are refreshed,
-        warnings of the agent are recorded, and facts are looked up in the agent's memory.
+        warnings of the agent and of the request become events, and facts are looked up in the agent's memory. The
+        status becomes `running`. Without a new user message, as after an interruption before the first plan, the rest
+        is done all the same.
 
         Raises:
             ConfigError: The run's context is invalid, or the agent has a memory and the run no authenticated caller.
@@ -180,16 +182,19 @@ class PlanUpdate:
         self.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
 
     async def prepare(self) -> None:
-        """Load the delegates' descriptions and changed tools, if that is due.
+        """Load the delegates' descriptions and changed tools, if that is due; returns early if the run is stopped
+        meanwhile.
 
-        Does nothing more if the run is stopped meanwhile.
+        Raises `ConfigError` if a new tool cannot be offered.
         """
         if self.deps.toolbox.needs_refresh:
             with suppress(WorkStoppedError):
                 await self.run.stop.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
 
     def _set_deadline(self) -> None:
-        """Pass the input's deadline, and the working time of the input's earlier runs, to the run."""
+        """Set the input's deadline in the run, and start the run's clock with the working time of the input's earlier
+        runs.
+        """
         self.run.stop.worked_s(self.loop.get("worked_s", 0.0))
         self.run.stop.deadline_s = self.settings.deadline_s
 
@@ -217,9 +222,11 @@ class PlanUpdate:
             self.history = messages
 
     def reset_counters(self) -> None:
-        """Reset steps, usage and time for a new input.
+        """Reset the loop state and usage for a new input; keys that belong to the session stay.
 
-        Settings of the run's context that stay for the session, such as approval patterns, become a part of the state.
+        Settings of the run's context that stay for the input, such as approval patterns, become a part of the loop
+        state; changes of the session that the context sets, too, are dropped. The settings of the pass and the deadline
+        follow.
         """
         last = self.loop
         given = self.task.runtime.context
@@ -249,7 +256,8 @@ class PlanUpdate:
         """Send the events of the pass so far to readers of the run's custom stream, before a model call delays their
         storage.
 
-        Nothing is sent unless such a reader has asked for early events. The events are still stored with the update.
+        Nothing is sent without events, or unless such a reader has asked for early events. The events are still stored
+        with the update.
         """
         if not self.events:
             return
@@ -259,12 +267,10 @@ class PlanUpdate:
             self.task.runtime.stream_writer(EarlyEvents(len(self.state.get("events", ())), [*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:
-        """End planning if the run was aborted or a budget is used up; an abort has precedence.
+        """End planning if the run was aborted or a budget is used up; an abort has precedence. Returns whether planning
+        ended.
 
-        The waiting calls, and those of delegates that wait for a person, then get `skipped` results.
-
-        Returns:
-            Whether planning ended.
+        The waiting calls then get `skipped` results, and those of delegates that wait for a person `error` results.
         """
         met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.stop.aborted else None
         met = met or self.budget_met(NO_USAGE, self.newest_reply)
@@ -278,9 +284,10 @@ class PlanUpdate:
         return True
 
     def budget_met(self, asked: Usage, newest: AIMessage | None) -> tuple[StopReason, float] | None:
-        """Return the budget (tokens, cost or time) that is too small for another plan and the answer, and its size.
+        """Return the budget (tokens, cost or time) that is too small for another plan and the answer, and its size;
+        None otherwise.
 
-        Else None.
+        Always None without a budget in the settings.
 
         Args:
             asked: Usage that this pass has not counted yet.
@@ -308,7 +315,7 @@ class PlanUpdate:
         self.change_remote(open=dict.fromkeys(tasks))
 
     def change_remote(self, **fields: Mapping[str, Any] | None) -> None:
-        """Add entries to fields of the state field `remote`, which holds what is known of delegates.
+        """Add entries to fields of the state field `remote`, which holds the tasks of delegates and effects of calls.
 
         Args:
             fields: Field name → entries to add, where an entry None removes the stored one; None as a whole empties the
@@ -365,10 +372,11 @@ class PlanUpdate:
     def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] | None = None) -> None:
         """Make calls the ones that the next superstep runs, and announce them by events and progress.
 
-        If a call may write, the checkpoint before it is committed first. Also records the calls as planned by this run,
-        and whether they are entered in the effect ledger.
+        If a call may write or has waited, the next checkpoint is committed before they run. The calls are recorded as
+        planned by this run, and the loop state whether the effect ledger is on.
 
         Args:
+            calls: The calls.
             wave: For calls that have waited, the events of their wave that the history already contains; None for a new
                 wave.
         """
@@ -418,7 +426,7 @@ class PlanUpdate:
         return calls[:most]
 
     def end_without_calls(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
-        """End planning with a reply whose calls do not run; each gets a `skipped` result.
+        """End planning as completed with a reply whose calls do not run; each gets a `skipped` result.
 
         Args:
             message: The reply, which is added to the history.
@@ -468,6 +476,7 @@ class PlanUpdate:
         """Add usage to that of the input, and its model calls to the turns (model calls of planning).
 
         Args:
+            usage: The usage.
             turns: Number of turns to add; None to add the usage's model calls.
         """
         self.loop["turn"] += usage["model_calls"] if turns is None else turns
@@ -477,11 +486,10 @@ class PlanUpdate:
         self.changes["usage"] = usage
 
     def answer_directly(self) -> bool:
-        """End planning with the results of the wave as the answer, if all its tools have `return_direct` and succeeded
-        and no call waits. Several results are joined by blank lines.
+        """End planning with the results of the wave as the answer, joined by blank lines. Returns whether it did.
 
-        Returns:
-            Whether planning ended.
+        It does if the wave has results, all are of tools with `return_direct` and succeeded, and no call or delegation
+        waits.
         """
         if self.loop["waiting"] or self.waiting_delegations or not self.deps.toolbox.return_direct:
             return False
@@ -493,11 +501,11 @@ class PlanUpdate:
         return True
 
     def stop(self, reason: StopReason, limit: float | None, *, cut_short: bool = False) -> None:
-        """End planning at a limit or an abort; a limit gets its event.
+        """End planning at a limit or an abort; a limit is logged and gets its event.
 
         Args:
             reason: The stop reason.
-            limit: The value of the limit; None for an abort, or a reason without a value.
+            limit: The value of the limit; None for an abort, or a reason without a value, which gets no event.
             cut_short: Whether a request was cancelled; the part of its reply that was streamed then begins the answer.
         """
         outcome: LoopOutcome = {"stop_reason": reason}

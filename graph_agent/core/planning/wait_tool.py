@@ -24,10 +24,10 @@ _DESCRIPTION = (
 
 
 def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
-    """Return a list with the tool that waits until a background task ends or asks something.
+    """Return a list with the tool `wait_for_background`, which waits until a background task ends or asks something.
 
-    Empty if no delegate supports background tasks. The tool returns how many tasks stopped within the given seconds; it
-    neither reads nor cancels them.
+    Empty if no delegate supports background tasks. The tool waits for `seconds` at most (60 by default), returns how
+    many tasks have stopped by then, or at once that there is none, and neither reads nor cancels the tasks.
     """
     if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
         return []  # making a tool takes milliseconds

@@ -62,11 +62,13 @@ class Followers:
     def count(self, shapes: Collection[str], known: Followers | None = None) -> None:
         """Count one more occurrence of the context, with the shapes of the calls that followed it.
 
-        After `MOST_SEEN` occurrences all counts are halved, and above `MOST_FOLLOWERS` the rarest shapes are dropped.
+        The text of a shape is kept from its second occurrence on, so that a value that one user has given once is in no
+        stored shape. At `MOST_SEEN` occurrences all counts are halved, and above `MOST_FOLLOWERS` the rarest shapes are
+        dropped.
 
         Args:
             shapes: The shapes; empty if the input ended.
-            known: Counts whose shapes are kept here, too, if they are counted.
+            known: Other counts of the context; a shape whose text these have is kept at its first occurrence, too.
         """
         self.seen += 1
         for shape in shapes:
@@ -86,7 +88,9 @@ class Followers:
         self._limit()
 
     def _limit(self) -> None:
-        """Halve the counts, and drop the rarest shapes, where there are too many."""
+        """Halve all counts at `MOST_SEEN` occurrences, and drop the rarest shapes above `MOST_FOLLOWERS`, of equally
+        rare ones that which has not followed for the longest time.
+        """
         if self.seen >= MOST_SEEN:
             self.seen //= 2
             self._counts = {digest: count // 2 for digest, count in self._counts.items() if count > 1}
@@ -96,7 +100,9 @@ class Followers:
         self._shapes = {digest: shape for digest, shape in self._shapes.items() if digest in self._counts}
 
     def likely(self) -> list[str]:
-        """Return the shapes that followed often enough to be proposed, the most frequent first."""
+        """Return the shapes that followed in at least `LEAST_SHARE` of the occurrences, and `LEAST_COUNT` times, the
+        most frequent first.
+        """
         likely = [digest for digest in self._shapes if self._counts[digest] >= LEAST_SHARE * self.seen]
         return [self._shapes[digest] for digest in sorted(likely, key=lambda digest: -self._counts[digest])]
 
@@ -118,7 +124,7 @@ class _Known:
         self._row, self._own, self._written_s = "", Followers(), 0.0
 
     def count(self, shapes: Collection[str]) -> None:
-        """Count one more occurrence of the context."""
+        """Count one more occurrence of the context, with the shapes of the calls that followed, in both counts."""
         self.all.count(shapes)
         self._opened().count(shapes, self.all)
 
@@ -128,14 +134,17 @@ class _Known:
         self._opened().add(others)
 
     def _opened(self) -> Followers:
-        """Return the counts of the row that this process writes."""
+        """Return the counts of the row that this process writes, and mark it as written now.
+
+        A new row is begun at the first call, and `_ROW_S` seconds after the last one.
+        """
         if not self._row or time.time() - self._written_s > _ROW_S:
             self._row, self._own = uuid.uuid4().hex, Followers()
         self._written_s = time.time()
         return self._own
 
     async def write(self, context: Context, store: BaseStore, agent: str) -> None:
-        """Write the row of this process."""
+        """Write the row of this process to the Store, with the time of its last count."""
         value = {**self._own.as_json(), "written_s": int(self._written_s)}
         await store.aput(_namespace(agent, context), self._row, value, index=False)
 
@@ -175,7 +184,9 @@ class CallTable:
             await self._guarded(known.write(context, store, agent))
 
     async def take(self, others: CallTable, store: BaseStore | None, agent: str) -> None:
-        """Move the counts of another table, which has no Store, to this one; after a cancellation, call it again."""
+        """Move the counts of another table, which has no Store, to this one, context by context; after a cancellation,
+        call it again.
+        """
         while others._contexts:
             context = next(iter(others._contexts))
             known = await self._known(context, store, agent)
@@ -194,6 +205,10 @@ class CallTable:
             await self._guarded(store.aput(_namespace(agent), _PAST, {"counted": True}, index=False))
 
     async def _known(self, context: Context, store: BaseStore | None, agent: str) -> _Known:
+        """Return the counts of a context, from memory or else from the Store; a failure of the Store gives empty ones.
+
+        Above `MOST_CONTEXTS` contexts, the least recently used one is dropped from memory.
+        """
         found = self._contexts.get(context)
         if found is None:
             stored = None if store is None else await self._guarded(_read(context, store, agent))
@@ -214,7 +229,11 @@ class CallTable:
 
 
 async def _read(context: Context, store: BaseStore, agent: str) -> Followers:
-    """Return the sum of the rows of a context; joins rows that no process writes any more, if there are many."""
+    """Return the sum of the rows of a context in the Store.
+
+    If there are more than `_MOST_CLOSED` rows that no process writes any more, they are replaced by one row with their
+    sum.
+    """
     namespace = _namespace(agent, context)
     rows = await store.asearch(namespace, limit=_MOST_ROWS)
     found, joined = Followers(), Followers()

@@ -70,6 +70,7 @@ class EarlyCalls:
         room.
 
         Args:
+            call: The call.
             toolbox: The agent's tools.
             config: The config of a task of the run.
             settings: The configuration of the run.
@@ -89,7 +90,8 @@ class EarlyCalls:
         return early
 
     def begin_plan(self) -> None:
-        """Drop the early calls that earlier plans have not used, before the next plan is asked for.
+        """Cancel the early calls that earlier plans have not used, before the next plan is asked for, and call
+        `on_next_plan`.
 
         A call that has run since may have changed what they read. Calls of a predicted plan stay.
         """
@@ -98,8 +100,10 @@ class EarlyCalls:
         self._drop(lambda early: early.source != "predicted")
 
     def take(self, call: Call) -> EarlyCall | None:
-        """Return an early call of the same tool and arguments, and remove it, so that no other call can take it. None
-        if there is none, or the budget has cancelled it.
+        """Return the oldest early call of the same tool and arguments, and remove it, so that no other call can take
+        it.
+
+        None if there is none, if the budget has cancelled it, or if the call runs after one of its plan that may write.
         """
         held = () if plan_id_of(call) in self._after_writes else self._held.get(equality_key(call), ())
         while held:
@@ -146,8 +150,9 @@ class EarlyCalls:
         self._drop(lambda _: True)
 
     def _drop(self, is_unwanted: Callable[[EarlyCall], bool]) -> None:
-        """Cancel and remove the early calls for which `is_unwanted` returns True; it is called once for each, in the
-        order in which they began.
+        """Cancel and remove the early calls for which `is_unwanted` returns True.
+
+        It is called once for each; equal calls in the order in which they began.
         """
         left: dict[str, list[EarlyCall]] = {}
         for key, held in self._held.items():
@@ -249,7 +254,8 @@ class EarlyCall:
         """Wait for the end of the early call, and return the tool's output for the plan's call that has taken it.
 
         If the early call failed or was cancelled, it counts as dropped, and the call is run again by `run`. Otherwise
-        it counts as used, `times` is set, and a tool message gets the id of the plan's call.
+        it counts as used, `times` is set, and a tool message gets the id of the plan's call. A cancellation of the
+        caller cancels and drops it.
 
         Args:
             given: Receives the value that the tool has returned.

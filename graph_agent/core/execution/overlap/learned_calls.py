@@ -54,7 +54,8 @@ class LearnedCalls:
     async def propose(self, step: int, texts: Sequence[str], wave: Callable[[], Sequence[StoredEvent]]) -> list[Call]:
         """Take in the results of the newest wave, count its calls, and return the calls that are likely to follow.
 
-        Empty if this step was proposed before, e.g. because a request is repeated, or if another run began the input.
+        Empty if this step was proposed before, e.g. because a request is repeated, if a step was missed, or if another
+        run began the input, which is then not learned.
 
         Args:
             step: Number of plans of the input so far.
@@ -106,8 +107,8 @@ class LearnedCalls:
     def _shapes_of(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the different shapes of calls as texts, without calls that are not learned.
 
-        Calls that differ only in which element of a list they use have one shape, which stands for every element. A
-        call that uses the only element of a list has this shape, too.
+        Calls that differ only in which element of a list they use have one shape, which stands for every element. So
+        has a call that uses the only element of a list.
         """
         shapes = [(call["name"], self._shape(call["arguments"])) for call in calls]
         single = dict.fromkeys(_as_text(name, shape) for name, shape in shapes if shape is not _NO_SHAPE)
@@ -150,7 +151,11 @@ class LearnedCalls:
     def _calls_of(self, text: str) -> Iterator[Call]:
         """Yield the calls that a shape stands for now, with the values at its places; none if a place has no value.
 
-        A shape with a reference to every element of a list gives one call for each element. `text` is the shape.
+        A shape with references to every element of a list gives one call for each element; with several lists, as many
+        as the shortest has.
+
+        Args:
+            text: The shape.
         """
         name, shape = json.loads(text)
         references = dict.fromkeys(_references(shape))

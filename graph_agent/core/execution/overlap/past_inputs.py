@@ -66,8 +66,10 @@ class PastInputs:
         where: tuple[BaseStore | None, str],
         tools: Collection[str],
     ) -> asyncio.Future[None] | None:
-        """Begin to count the inputs, and return when `pause` has been called or all are counted; None if all are
-        counted, or another run counts them. A failure ends it and is logged.
+        """Begin to count the inputs, and return a future that is done when all are counted, or after `pause`. A failure
+        ends the counting for good and is logged.
+
+        None if all are counted, or another run counts them.
 
         Args:
             table: The table of the agent.
@@ -91,6 +93,10 @@ class PastInputs:
         where: tuple[BaseStore | None, str],
         tools: set[str],
     ) -> None:
+        """Read the sessions, unless a process has counted them in the Store, and move the counts to the table.
+
+        When all are read, this is recorded in the Store. Exceptions are logged, and end the counting for good.
+        """
         try:
             if saver is not None and not await table.has_past(*where):
                 await self._read(saver, tools)
@@ -105,6 +111,9 @@ class PastInputs:
             self._is_read = False
 
     async def _read(self, saver: BaseCheckpointSaver[Any], tools: set[str]) -> None:
+        """Read sessions, the oldest of the newest ones first, and count their inputs that began before this object;
+        stop when paused.
+        """
         if self._left is None:
             self._left = await self._sessions.newest(saver, MOST_SESSIONS)
         while self._left:
@@ -118,7 +127,9 @@ class PastInputs:
                 break
 
     async def _count_input(self, events: Sequence[StoredEvent]) -> None:
-        """Count what followed in one input, as it is counted while an input runs."""
+        """Count the calls of one past input in the order of its waves, with the rules by which a running input is
+        counted.
+        """
         learned = LearnedCalls(self._counts, None, "")
         plans = [at for at, entry in enumerate(events) if entry["type"] == "plan"]
         first = plans[0] if plans else len(events)
@@ -132,14 +143,18 @@ class PastInputs:
 
 
 def _has_tools(events: Sequence[StoredEvent], tools: set[str]) -> bool:
-    """Whether a session is one of an agent with these tools."""
+    """Whether a session's agent had exactly these tools at its newest plan.
+
+    Where plans do not record the tools, whether all tools that were called are among these, and at least one was
+    called.
+    """
     offered = [entry["versions"]["tools"] for entry in events if entry["type"] == "plan" and "versions" in entry]
     used = {entry["name"] for entry in events if entry["type"] == "tool_call"}
     return {*offered[-1]} == tools if offered else bool(used) and used <= tools
 
 
 def _inputs_of(events: Sequence[StoredEvent]) -> Iterator[list[StoredEvent]]:
-    """Yield the events of each input that has ended, without one whose begin is missing."""
+    """Yield the events of each input that has ended, oldest first; events before the first user message are skipped."""
     found: list[StoredEvent] = []
     for entry in events:
         if not found and entry["type"] != "user_message":

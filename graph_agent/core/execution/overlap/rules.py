@@ -23,8 +23,9 @@ class Proposal:
 
 
 def _is_asked_about(proposal: Proposal) -> bool:
-    """Whether an approval may be needed: the call's tool has the mark `approve`, a pattern selects it, or a rule is a
-    function."""
+    """Whether a person may be asked about the call: its tool has the mark `approve`, a pattern selects its name, or any
+    rule is a function.
+    """
     name, rules = proposal.call["name"], proposal.settings.approval_rules
     # A rule that is a function is not asked: it may be meant for calls of accepted plans only.
     is_selected = any(not isinstance(rule, str) or fnmatchcase(name, rule) for rule in rules)

@@ -77,7 +77,10 @@ class Speculation:
     def has_room(self, cost: float = 0.0) -> bool:
         """Whether the budget allows one more call or request to begin; False after `end`.
 
-        `cost` is the expected cost of it, 0.0 if unknown.
+        Limits of calls and seconds must not be reached yet; the cost may reach its limit.
+
+        Args:
+            cost: The expected cost of it; 0.0 if unknown.
         """
         budget = self.budget
         return (
@@ -107,14 +110,16 @@ class Speculation:
         return True
 
     def use(self, work: SpeculativeWork) -> None:
-        """Count work as used by a plan."""
+        """Count work as used by a plan, and report this to the telemetry observer, if there is one."""
         self._open.pop(work, None)
         self._add(work.source, "used")
         if telemetry.observer is not None:
             telemetry.observer.speculation(work.source, "used", work.ran_s, work.cost)
 
     def drop(self, work: SpeculativeWork) -> None:
-        """Cancel work, and count it, its seconds and its cost as of no use."""
+        """Cancel work, and count it, its seconds and its cost as of no use; also report this to the telemetry observer,
+        if there is one.
+        """
         self._open.pop(work, None)
         work.cancel()
         self._calls, self._seconds, self._cost = self._calls + 1, self._seconds + work.ran_s, self._cost + work.cost
@@ -175,7 +180,7 @@ class Speculation:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
-        """Drop all open work and log it if the budget of seconds is used up; else set the next timer."""
+        """Drop all open work and log the budget if the budget of seconds is used up; else set the next timer."""
         if self.budget.seconds is not None and self._seconds + self._open_s >= self.budget.seconds:
             logger.info("The budget of %g s for calls that begin early is used up", self.budget.seconds)
             self._drop_open()
@@ -184,10 +189,10 @@ class Speculation:
 
 
 def speculation_of(config: RunnableConfig, loop: LoopState, budget: SpeculationBudget) -> Speculation:
-    """Return the `Speculation` of a run's current input.
+    """Return the `Speculation` of a run's current input, with the given budget.
 
-    The first call for an input makes it and ends that of the last one. Calls that were counted before a crash or in
-    another process are read from the events.
+    The first call for an input makes it and ends that of the input before. What the input's earlier runs counted,
+    before a crash or in another process, is read from the events.
 
     Args:
         config: The config of a task of the run.

@@ -83,8 +83,14 @@ class StreamedCalls:
                 self._receiver.receive(checked_call(native.id, native.name, arguments))
 
     def _read_plan(self, reader: StreamedObjects, text: str) -> None:
-        """Read the next piece of a structured plan, and pass on each call that it completes; entries of another form
-        are skipped.
+        """Read the next piece of a structured plan, and pass on each call that it completes.
+
+        Entries without a text as `id` and `tool` are skipped, and those whose `args` are no object; absent `args` count
+        as empty.
+
+        Args:
+            reader: The parser of this text.
+            text: The piece.
         """
         for planned in reader.feed(text):
             id_, tool, arguments, needs = (planned.get(name) for name in ("id", "tool", "args", "needs"))

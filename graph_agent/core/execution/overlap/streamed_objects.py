@@ -30,8 +30,13 @@ class StreamedObjects:
         """Characters of the wanted object that is open; None outside of one."""
 
     def feed(self, piece: str) -> Iterator[dict[str, Any]]:
-        """Yield each wanted object that ends in the next piece of the text: an object at the top, or an element of the
-        list under the key. One that is not valid JSON is skipped.
+        """Yield each wanted object that ends in the next piece of the text. One that is not valid JSON is skipped.
+
+        Without a key, these are the outermost objects; with one, the objects in the list under this key of an outermost
+        object.
+
+        Args:
+            piece: The next piece.
         """
         for character in piece:
             is_end = not self._in_string and character in "}]" and self._depth == (1 if self._key is None else 3)

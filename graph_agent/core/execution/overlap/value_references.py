@@ -59,10 +59,15 @@ class ValueReferences:
         """Source → the references to the values in it."""
 
     def add_text(self, text: str, *source: str) -> None:
-        """Add a text as a value, and the email addresses, dates, quotes, ids, numbers and names at its beginning.
+        """Add a text as a value, and the email addresses, dates, quotes, ids, numbers and names in its first
+        `MOST_TEXT_CHARS` characters.
 
-        `source` is the first part of their references. A text of `MOST_TEXT_CHARS` or more is not a value itself. A
-        number is added as text and as number; a name at the begin of a sentence is left out.
+        A text of that length or more is not a value itself. A number is added as text and as number; a name at the
+        begin of a sentence is left out, because such a word is written with a capital letter anyway.
+
+        Args:
+            text: The text.
+            source: The first part of the references to these values, such as `user`.
         """
         text = text[:MOST_TEXT_CHARS]
         if text and len(text) < MOST_TEXT_CHARS:
@@ -81,10 +86,10 @@ class ValueReferences:
                 count += 1
 
     def add_result(self, tool: str, number: int, value: Any) -> None:
-        """Add the texts and numbers in a call's result as values. For a text that is not JSON, the values are those
-        that `add_text` finds.
+        """Add the texts and numbers in a call's result as values; for a text that is not JSON, the values that
+        `add_text` finds.
 
-        The first result of a wave replaces the tool's earlier results.
+        The first result of a wave (`number` 0) replaces the tool's earlier results.
 
         Args:
             tool: Name of the tool.
@@ -128,9 +133,15 @@ class ValueReferences:
         return found
 
     def _add(self, source: Reference, place: Reference, value: Any) -> None:
-        """Record a value at a place in a source, unless it cannot be named or the source has too many values.
+        """Record a value at a place in a source.
 
-        A value at several places is found at the first of one source, and at the newest source.
+        An empty text, a boolean, null, and a value beyond `MOST_VALUES` of a source are ignored. A value at several
+        places is found at the first of one source, and at the newest source.
+
+        Args:
+            source: The source.
+            place: The place in it.
+            value: The value.
         """
         own = self._of_source.setdefault(source, [])
         if not _is_named(value) or len(own) >= MOST_VALUES:

@@ -109,12 +109,12 @@ class TextIndex:
     def add(self, source: ReadText, value: Any, source_of: Callable[[str], ReadText] | None = None) -> None:
         """Add a text, or plain JSON, each field of which is searched separately, field names included.
 
-        Once the index is full, the rest is left out, and `complete` becomes False.
+        Once the index is full (`MOST_INDEXED_TOKENS`), the rest is left out, and `complete` becomes False.
 
         Args:
             source: The source of the value.
             value: Plain JSON.
-            source_of: Returns the source of the field at a path; None if all fields have the same.
+            source_of: Returns the source of the field at a path; None if all fields have `source`.
         """
         for path, leaf in leaf_values(value, names=True, most=MOST_INDEXED_TOKENS):
             tokens = match_tokens(leaf)
@@ -132,9 +132,15 @@ class TextIndex:
             self._add_field(author, path, tokens)
 
     def _add_field(self, source: ReadText, path: str, tokens: list[str]) -> None:
-        """Add the tokens of one field of a source and index them; `path` is the field's path, empty for a text.
+        """Add the tokens of one field to the list of all tokens and to the index of its author.
 
-        Of numbers and dates inside JSON, only the whole value is indexed.
+        Of a number or date inside JSON, only the whole value can be found, unless the field is declared as written by
+        outsiders. A whole field of `_WHOLE_TOKENS` tokens or fewer is also found by one look-up.
+
+        Args:
+            source: The source of the field.
+            path: The field's path; empty for a text.
+            tokens: Its tokens.
         """
         start = len(self._tokens)
         self.steps += len(tokens)
@@ -155,17 +161,17 @@ class TextIndex:
 
         Authors are searched in the order of `Author`, and whole fields before parts of texts. In untrusted texts, a
         value with letters is searched in prose before whole fields: that a record has the value, too, is no reason to
-        trust it.
+        trust it. A text that contains the value with other separators counts after these.
 
         If the whole value occurs nowhere, the longest part of it counts that has more than half of its characters. A
-        value without letters, such as a date, is only found as a whole. If not all texts could be searched, the source
-        is `UNSEARCHED` in place of None.
+        value without letters, such as a date, or with one token is only found as a whole. If nothing was found, but not
+        all texts or positions could be searched, the source is `UNSEARCHED` in place of None.
 
         Args:
-            tokens: The value's tokens, by `match_tokens`.
+            tokens: The value's tokens, by `match_tokens`; empty gives None.
             others: Second readings of the whole value, by `other_forms`.
-            is_address: Whether the value is an address of mail, which is found as a whole only: `black@mail.example` is
-                no part of `eve.black@mail.example`.
+            is_address: Whether the value is an address of mail, which no longer address may contain:
+                `black@mail.example` does not occur in `eve.black@mail.example`.
         """
         if not tokens:
             return None
@@ -187,6 +193,8 @@ class TextIndex:
     def parts(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
         """Return the parts of a text that occur in untrusted texts, unless the user's or author's texts have them at
         least as long.
+
+        Adjacent tokens of this kind form one part.
 
         Args:
             tokens: The text's tokens.
@@ -253,8 +261,12 @@ class TextIndex:
         return None, len(found[rarest]) > MOST_PLACES
 
     def _in_other_form(self, group: Author, tokens: Sequence[str], others: Sequence[str]) -> Place | None:
-        """Return a place in texts of one author where the value is written with other separators; None if there is
-        none. The parameters are those of `find`."""
+        """Return a place in texts of one author where the value is written with other separators, such as `DE02 1203`
+        for `DE021203`; None if there is none.
+
+        The second readings of the texts are compared with a value of one token and with the value's second readings;
+        then these with single tokens of the texts. The parameters are those of `find`.
+        """
         for form in [*tokens[: len(tokens) == 1], *others]:
             if (found := self._others[group].get(form)) is not None:
                 return self._place(*found)
@@ -302,9 +314,11 @@ class TextIndex:
         return self._tokens[position] if 0 <= position < len(self._tokens) else _END
 
     def _longest_part(self, tokens: Sequence[str]) -> Place | None:
-        """Return the place of the longest part of a value in the texts, if it has more than half of the value's
-        characters. None if no part is that long. Of equally long parts, that of the first author counts. `tokens` are
-        the tokens of the value.
+        """Return the place of the longest part of a value in the texts; None if no part has more than half of the
+        value's characters.
+
+        Of equally long parts, that of the first author in the order of `Author` counts. `tokens` are the tokens of the
+        value.
         """
         best, found = sum(map(len, tokens)) / 2, None
         for group in Author:

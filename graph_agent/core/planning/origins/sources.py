@@ -59,12 +59,13 @@ class Sources:
     def add_conversation(self, messages: Sequence[AnyMessage], system: str, handed: Sequence[str]) -> None:
         """Add the texts that the model has read before the first event of the session.
 
-        Of messages that a delegating agent has passed on, those of the model are untrusted, because they may quote
-        outsiders.
+        These are the system prompt (the author's), the untrusted parts of the task, and messages that a delegating
+        agent has passed on: those of the user count as the user's, those of its model as untrusted, because they may
+        quote outsiders.
 
         Args:
-            messages: The history, of which only passed-on messages are added, and the untrusted parts of tasks that a
-                remote agent has sent.
+            messages: The history; other messages in it are ignored, except for the untrusted parts of tasks that a
+                remote agent has attached to them.
             system: The system prompt.
             handed: The parts of the task that the delegating agent took from untrusted text.
         """
@@ -95,10 +96,12 @@ class Sources:
         self._read = count + len(new)
 
     def _add(self, entry: StoredEvent) -> None:
-        """Add the text of one event to the texts of its author; other events are ignored.
+        """Add the text of one event to the texts of its author; events of other types are ignored.
 
-        Messages, steering and the arguments of an edited call are the user's. Results of calls that never ran are left
-        out, and results of a provider's own tools are untrusted.
+        - The user's: messages, steering, and the arguments of a call that a reviewer has edited.
+        - By the marks of its tool: a result, unless the call never ran.
+        - Untrusted: the result of a provider's own tool.
+        - Of a call, the id and the untrusted arguments are recorded.
         """
         match entry["type"]:
             case "user_message" | "steering":
@@ -119,7 +122,7 @@ class Sources:
         """Record the id and name of a call, also under its planned id, and those of its arguments that come from
         untrusted text.
 
-        Other events are ignored, and so are the arguments of delegations.
+        Events without a call are ignored, and so are the arguments of delegations.
         """
         if (call := call_of(entry)) is None:
             return
@@ -148,11 +151,13 @@ class Sources:
         self._add_value(source, text_of(value) if value is entry["content"] else value, fields)
 
     def _add_value(self, source: ReadText, value: Any, fields: frozenset[str] = frozenset()) -> None:
-        """Add a value to the index; text that is JSON is parsed first.
+        """Add a value to the index; text that is a JSON object or list is parsed first.
 
         Args:
+            source: The source of the value.
             value: Plain JSON or text.
-            fields: Names of the only fields that are untrusted; empty if `source` applies to all.
+            fields: Names of the only fields that are untrusted, so that the others get a trusted source; empty if
+                `source` applies to all.
         """
         if isinstance(value, str) and value.lstrip().startswith(("{", "[")) and (read := decode(value)) is not None:
             value = read[0]
@@ -163,9 +168,10 @@ class Sources:
         self.index.add(source, value, lambda path: source if is_named(path, fields) else trusted)
 
     def source_of(self, id_: str, name: str) -> tuple[ReadText, frozenset[str]]:
-        """Return the source of a call's result, and the names of the only fields that are untrusted.
+        """Return the source of a call's result, and the names of the only fields in it that are untrusted.
 
-        The names are empty if all fields are trusted, or untrusted, alike.
+        The names are empty if all fields are trusted, or untrusted, alike: by the mark `source` of the tool or
+        delegate, or because it is a tool of the memory.
 
         Args:
             id_: Id of the call.

@@ -43,10 +43,11 @@ _ADDRESS = re.compile(r"[^\W_][^\w\s]+[^\W_]|\d{4}")
 
 
 def match_tokens(value: Any) -> list[str]:
-    """Return the tokens of a text or a number, in order; empty for any other value.
+    """Return the tokens of a text or a number, in order; empty for any other value, also a boolean.
 
-    Case, white space, punctuation, and the form of Unicode do not count. A number has one token, without thousands
-    separators and without zeros at the end of its fraction.
+    A token is a word, or a number that stands alone. Case, white space, punctuation, and the form of Unicode do not
+    count. A number is without thousands separators, zeros at the end of its fraction, and sign. Each letter of a script
+    without spaces, such as Chinese, is a token.
     """
     if isinstance(value, str):
         return [_canonical(found[0]) for found in _TOKEN.finditer(_normal(value))]
@@ -76,13 +77,13 @@ def _canonical(token: str) -> str:
 
 def other_forms(value: Any) -> Iterator[tuple[str, int, int]]:
     """Yield second readings of parts of a text, each as one token, with the part's `(first, end)` indexes in the tokens
-    of the text.
+    of the text, `end` exclusive.
 
-    An id is read without its spaces (`DE02 1203 0000`), and a number with the separators of other countries
-    (`1.200,50`). Linear in the length of the text.
+    An id is read without its separators (`DE02 1203 0000`), at every possible length of 8 characters or more, and a
+    number with the separators of other countries (`1.200,50`). Linear in the length of the text.
 
     Args:
-        value: The text; other values have no second reading.
+        value: The text; other values, and texts without a digit, have no second reading.
     """
     if not isinstance(value, str) or not any(char.isdigit() for char in value):
         return
@@ -133,8 +134,8 @@ def continued_tokens(value: Any) -> list[int]:
 def pieces(text: str) -> list[str]:
     """Return the values in a text that may be several in one, such as two recipients or the fields of a link.
 
-    They are the entries of a list of names, and the words that look like an address or an id. Empty if the text is only
-    one value.
+    They are the entries of a list of names (separated by commas, semicolons, bars or lines, of at most `_MOST_NAME`
+    tokens each), and the words that look like an address, a path or an id. Empty if the text is only one value.
     """
     entries = [entry.strip() for entry in _ENTRY.split(text) if not entry.isspace()]
     if len(entries) < 2 or any(len(match_tokens(entry)) > _MOST_NAME for entry in entries):
@@ -144,11 +145,12 @@ def pieces(text: str) -> list[str]:
 
 
 def keys_in(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the names of objects that are data and not names of fields, such as addresses, with the path of the field.
+    """Yield `(path, name)` of each field in objects whose name is data, such as an address, because it is no
+    identifier.
 
     Args:
         value: Plain JSON, the value of an argument.
-        path: Its path.
+        path: Its path, with which the yielded paths begin.
     """
     pending: list[tuple[str, Any]] = [(path, value)]
     while pending:

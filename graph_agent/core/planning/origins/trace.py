@@ -32,12 +32,12 @@ _TOP = re.compile(r"[.\[]")
 
 def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: frozenset[str]) -> Call:
     """Return a copy of a call with the origin of each argument in `origins`, and the paths of tainted sinks in
-    `tainted`.
+    `tainted`, if there are any.
 
-    A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value, or one of
-    several values in it, comes from text that outsiders can write. Values beyond `MOST_ARGUMENTS` are not searched: the
-    first one in each sink counts as untrusted, and the others get no origin. The task of a delegation also gets its
-    untrusted `parts`.
+    A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value, one of
+    several values in it, or a field name in it comes from text that outsiders can write. At most `MOST_ARGUMENTS`
+    values of sinks and as many of other arguments are searched: of the rest, the first value of each sink counts as
+    untrusted, and the others get no origin. The task of a delegation also gets its untrusted `parts`.
 
     Args:
         sources: The texts that the model has read.
@@ -76,14 +76,16 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
 
 
 def _of_pieces(sources: Sources, text: str, whole: ArgumentOrigin) -> ArgumentOrigin:
-    """Return the origin of the first untrusted value in a sink that has several, such as two recipients.
+    """Return the origin of the first untrusted value in a sink that has several, such as two recipients; `part` is that
+    value.
 
-    `part` is that value. A text that is too long to be searched is untrusted.
+    A text of more than `MOST_VALUE_TOKENS` tokens is untrusted, of kind `unknown`. The origin of the whole value is
+    returned if the whole was found as it is, or if no piece is untrusted.
 
     Args:
         sources: The texts that the model has read.
         text: The value of the sink.
-        whole: The origin of the value as a whole, which is returned if it was found, or if no part is untrusted.
+        whole: The origin of the value as a whole.
     """
     if len(match_tokens(text)) > MOST_VALUE_TOKENS:
         return {"kind": "unknown", "untrusted": True}
@@ -102,15 +104,17 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def _origin(sources: Sources, value: Any, references: Sequence[str]) -> ArgumentOrigin:
-    """Return the origin of one value: by a reference if the plan has one for the whole value, else by searching the
-    value.
+    """Return the origin of one value: that of a reference if the plan has one for the whole value, else where the value
+    occurs in the texts.
 
-    A value that combines a reference with other text is untrusted if the referenced result is. A value that the user
-    wrote, too, is trusted. A value that an earlier call had from untrusted text is untrusted, too.
+    - A value that the user wrote is never untrusted, even if it was referenced.
+    - A value that combines a reference with other text has the origin of the reference if the referenced result is
+      untrusted.
+    - A value that an earlier call had from untrusted text keeps that origin, unless its own is untrusted.
 
     Args:
         sources: The texts that the model has read.
-        value: The text or number.
+        value: The text or number; of a longer one, the first `MOST_VALUE_TOKENS` tokens count.
         references: The texts with references from which the value was made; empty if it has none.
     """
     tokens = match_tokens(value)[:MOST_VALUE_TOKENS]
