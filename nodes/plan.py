@@ -99,7 +99,7 @@ async def plan_node(
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:
-    """Begin an input, or continue one after an edit. After a wave, apply a person's edits and the effects of its calls."""
+    """Begin an input, or continue one after an edit; after a wave, apply edits and the effects of its calls."""
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()
