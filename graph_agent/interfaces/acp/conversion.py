@@ -148,6 +148,9 @@ class AcpProjection:
         """Yield the updates of a call that waits for an approval or starts: the call itself, and the plan with its new
         status.
 
+        The call is sent as an update if the client has received it before. Otherwise it is sent as a new call, of the
+        kind `read` if its tool has no side effects, and else `other`. The plan is sent only if it has several calls.
+
         Args:
             name: The client's id of the call (see the class).
             tool: Name of the tool.

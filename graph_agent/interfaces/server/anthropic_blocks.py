@@ -217,9 +217,10 @@ def _media(block: Block) -> list[dict[str, Any]]:
 
 
 def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
-    """Convert a document to content blocks: its file, its text, or its own blocks, with the title as the first text.
+    """Convert a document to content blocks.
 
-    Raises `InvalidRequestError` for a document that is given by an address.
+    Base64 becomes a file with the title as its name; text becomes one text below the title; a list of blocks is
+    converted block by block, after the title. Raises `InvalidRequestError` for a document that is given by an address.
     """
     if source.type == "url":
         raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")

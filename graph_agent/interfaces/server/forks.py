@@ -58,7 +58,7 @@ async def fork_session(
         calls = await fork_session(host.saver, host.store, thread, fork, body.seq, origin=session_id, by=sender.person)
     except InputError as error:
         raise ProblemError("conflict", str(error).replace(repr(thread), repr(session_id)), param="seq") from None
-    return models.ForkedSession(id=fork_id, left_out=_writing(host, calls))
+    return models.ForkedSession(id=fork_id, left_out=_side_effecting(host, calls))
 
 
 @router.get("/sessions/{session_id}/fork")
@@ -73,9 +73,10 @@ async def preview_fork(
     from graph_agent.session.forks import left_out_calls
 
     host, thread = server.chat.runs.host, (await caller_sessions.session(session_id)).id
-    return models.OmittedCalls(left_out=_writing(host, await left_out_calls(host.saver, host.store, thread, seq)))
+    calls = await left_out_calls(host.saver, host.store, thread, seq)
+    return models.OmittedCalls(left_out=_side_effecting(host, calls))
 
 
-def _writing(host: Host, calls: Iterable[LeftOut]) -> list[models.OmittedCall]:
-    """Return the calls that may have side effects, oldest first."""
+def _side_effecting(host: Host, calls: Iterable[LeftOut]) -> list[models.OmittedCall]:
+    """Return those of the calls that may have side effects by the host's tools, in the same order, for the response."""
     return [models.OmittedCall(**call) for call in calls if host.kept.builder.writes(call["name"])]

@@ -141,7 +141,10 @@ class AllowedChoice(schemas.RequestObject):
 
 
 def _kind_of_choice(value: Any) -> str:
-    """Return the tag of a `tool_choice` value, by which pydantic selects the member of the union that validates it."""
+    """Return the tag of a `tool_choice` value, by which pydantic selects the member of the union that validates it.
+
+    `Mode` for a text, `AllowedChoice` for an object of type `allowed_tools`, and `NamedTool` for anything else.
+    """
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     if isinstance(value, str):
         return "Mode"

@@ -95,10 +95,10 @@ class Sessions:
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
-        """Return the states (see `info`) of at most `limit` sessions, newest first, beginning after the session `after`
-        or with the newest.
+        """Return the states of at most `limit` sessions, newest first, with the fields of `SessionInfo`.
 
-        Sessions that are deleted meanwhile are left out. Raises `ProblemError` (`not_found`) if `after` does not exist.
+        The list begins after the session `after`, or with the newest for None. Sessions that are deleted meanwhile are
+        left out. Raises `ProblemError` (`not_found`) if `after` does not exist.
         """
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
@@ -157,10 +157,15 @@ class Sessions:
         return found
 
     async def events_to_follow(self, session_id: str, types: list[str], after: int) -> tuple[list[dict[str, Any]], int]:
-        """Return events as `events` does, and the index after which to follow the session.
+        """Return events of a session as JSON objects, oldest first, and the index after which to follow the session.
 
-        The index is that of the newest event whose place in the history is final. Events after it belong to a wave that
-        runs or waits; they are sent again when their index is final. Raises `ProblemError` for an unknown session.
+        The index is that of the newest event whose place in the history is final. Events after it belong to a parallel
+        batch of calls that runs or waits; they are sent again when their index is final.
+
+        Args:
+            session_id: The session. `ProblemError` (`not_found`) is raised if the caller has no such session.
+            types: Types of events to return; empty for all but recorded model requests.
+            after: Index of the newest event that the client has; -1 for all events.
         """
         thread = self._caller.thread(session_id)
         reader = EventReader(self._host.kept, self._host.saver, thread)
@@ -199,7 +204,13 @@ class Sessions:
     async def _followed(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, live: bool
     ) -> AsyncGenerator[str, None]:
-        """Yield the frames of the stream that `follow` describes."""
+        """Yield the stream of `follow` as frames of server-sent events.
+
+        Each stored event of the requested types is sent with its index as `seq`, and earlier if a run has emitted it
+        but not stored it yet. With `live`, the output of runs and the ends of calls are sent before the events that
+        contain them. A comment is sent after `keepalive_s` seconds without an event. The last event is `end`, with the
+        reason and the newest index.
+        """
         thread = self._caller.thread(session_id)
         silent_since = time.monotonic()
         order, held = EventOrder(after), list[LivePart]()
@@ -265,7 +276,7 @@ class Sessions:
         return await self._info(session_id, await self._state(session_id))
 
     async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
-        """Return the state of a session (see `info`) from a snapshot of its newest checkpoint.
+        """Return the state of a session, with the fields of `SessionInfo`, from a snapshot of its newest checkpoint.
 
         Its `activity` is `idle` if nothing can be resumed; otherwise `running` in whichever process, `waiting` for an
         answer, or `interrupted`.

@@ -51,7 +51,9 @@ def url_of(listener: socket.socket) -> str:
 
 
 def _bind_fault(host: str, port: int, error: OSError) -> str:
-    """Return the message for an error of binding, with the fix."""
+    """Return the message for an error of binding to an address, with the fix: another port if the port is in use or not
+    permitted, otherwise another address.
+    """
     about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
     fix = "take another port" if about_port else "give an address of this machine"
     return f"--host {host} --port {port}: {error.strerror}; {fix}."

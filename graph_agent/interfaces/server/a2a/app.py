@@ -142,7 +142,9 @@ class PushNotifier(PushNotificationSender):
         await self._http.aclose()
 
     async def _send(self, task_id: str, waiting: deque[PushNotificationEvent]) -> None:
-        """Send the queued notifications of a task until its queue is empty."""
+        """Send the notifications in `waiting`, the queue of a task, in order until it is empty; then remove the
+        queue.
+        """
         try:
             while waiting:
                 await self._sender.send_notification(task_id, waiting.popleft())
@@ -325,8 +327,10 @@ class A2AServer:
             self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
-        """Stop every running task, without storing a final state, and close streams and push connections. Waits until
-        all of it is done. The database stays open.
+        """Stop every running task, without storing a final state, and close the streams and the connections for
+        notifications.
+
+        Waits until everything has stopped. The database stays open.
         """
         # First, because its streams wait for the executor's events.
         await self._handler.aclose()
@@ -370,8 +374,9 @@ class _Handler(DefaultRequestHandler):
     ) -> types.Message | types.Task:
         """Run a message, and return the task once it has ended or asks a question.
 
-        Raises an `A2AError` for an invalid message, a message to a task that has ended, and a message to a task that
-        processes another one.
+        A message that steers its conversation, or that repeats one of a task that has ended, starts no run: it is
+        answered with a confirmation, or with that task. Raises an `A2AError` for an invalid message, another message to
+        a task that has ended, and a message to a task that processes another one.
         """
         check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
@@ -383,7 +388,11 @@ class _Handler(DefaultRequestHandler):
     async def on_message_send_stream(
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Run a message, and yield the updates of its task. Raises the errors of `on_message_send`."""
+        """Run a message, and yield the updates of its task.
+
+        A message that starts no run has one reply in place of updates. Raises an `A2AError` for an invalid message, a
+        message to a task that has ended or processes another one, and a subscriber that does not read.
+        """
         check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             yield reply
@@ -442,7 +451,10 @@ class _Handler(DefaultRequestHandler):
 
     async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
         """Cancel a task, in whichever process it runs, and return it once it has stopped; None if there is no such
-        task. A waiting question of it is dropped.
+        task.
+
+        A question for which the task waits is dropped. Raises an `A2AError` if the task cannot be cancelled, because it
+        has ended, its process cannot be reached, or the run does not stop in time.
         """
         # The SDK would write the final state itself, and the other process would overwrite it.
         ended = await self.other_processes.cancel(params.id, context)

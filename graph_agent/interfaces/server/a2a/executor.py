@@ -187,11 +187,11 @@ class GraphExecutor(AgentExecutor):
             await asyncio.wait(self._follow_ups)
 
     async def check_new(self, context: RequestContext) -> None:
-        """Check the message id of a message that begins a task, and reserve the id for this message. An invalid message
-        is left to its task to report.
+        """Check the message id of a message that begins a task, and reserve the id for this message.
 
-        Raises `InvalidParamsError` if another message of the conversation has the id, or the session has received a
-        later message before the one with this id was answered.
+        Does nothing for a message without an id, and for an invalid one, which its task reports. Raises
+        `InvalidParamsError` if another message of the conversation has the id, or the session has received a later
+        message before the one with this id was answered.
         """
         driver = self._session(context, RunHandle()).driver
         try:
@@ -243,9 +243,14 @@ class GraphExecutor(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task until the task ends or asks a question, and put the updates into `event_queue`.
 
-        Failures are updates, too: the task ends as rejected, failed or canceled, or asks its question again if the
-        message did not answer it, or the session was busy. The log has unexpected exceptions; the client receives only
-        their type. Raises `UnsupportedOperationError` if the task has ended already.
+        A new task is reported as submitted first. Failures are updates, too:
+
+        - If the message is invalid, the session busy or no slot free, the task is rejected. A task that still waits for
+          an answer instead asks its question again, with the reason; one that was cancelled is reported as canceled.
+        - If the server stops, or loses the session, the task fails with a text about how to continue.
+        - Any other exception is logged, and the task fails with only the type of the exception.
+
+        Raises `UnsupportedOperationError` if the task has ended already.
         """
         task_id, context_id = _ids(context)
         reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
@@ -507,10 +512,11 @@ def _input_id(message: Message | None) -> str | None:
 
 
 def _input(message: Message | None) -> list[AnyMessage]:
-    """Convert a client's message to input: first the context that a delegating agent has forwarded, then the user's
-    message.
+    """Convert a client's message to input: first the context that a delegating agent has forwarded, each part as a
+    message marked as context, then the user's message.
 
-    Raises `InputError` if the message has neither text nor data.
+    Parts that a delegating agent has declared as untrusted are recorded with the user's message. Raises `InputError` if
+    the message has neither text nor data.
     """
     parts = list(message.parts) if message is not None else []
     forwarded = [part for part in parts if EXTENSION in part.metadata]

@@ -51,7 +51,11 @@ def check_query(query: bytes) -> None:
 
 
 def _expected(field: Any, value: str) -> str | None:
-    """Return a description of the valid values if `value` is invalid for a query parameter; None if it is valid."""
+    """Return a description of the valid values if `value` is invalid for a query parameter; None if it is valid.
+
+    The type of the parameter's field decides: a whole number not below its minimum, `true` or `false`, a state of
+    tasks, a time, or text without NUL.
+    """
     match field.type:
         case FieldDescriptor.TYPE_INT32:
             least = _LEAST[field.json_name]

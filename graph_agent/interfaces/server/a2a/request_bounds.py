@@ -64,10 +64,11 @@ class BoundedRequests:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the SDK, or send the response that refuses it: of a POST the body is checked, of any other
-        request the query.
+        """Pass a request to the SDK, or send the response that refuses it; nothing if the client has disconnected.
 
-        Sends nothing if the client has disconnected.
+        A POST is refused for too many JSON values, levels, parts or characters, and for text or parameters that the SDK
+        would answer with an internal error. Of any other request, only the query is checked. In streamed responses, the
+        line separators of Unicode are escaped.
         """
         send = with_json_lines(send)
         if scope["method"] != "POST":
@@ -97,7 +98,11 @@ class BoundedRequests:
         await self._app(scope, ReplayedBody(body, receive), send)
 
     def _check_parts(self, request: Any) -> None:
-        """Raise `JsonBoundsError` if the message of a request has more parts than allowed."""
+        """Raise `JsonBoundsError` if the message of a request, in whichever protocol version, has more parts than
+        allowed.
+
+        Does nothing for a request without a message.
+        """
         params = request.get("params", request) if isinstance(request, dict) else None
         message = params.get("message") if isinstance(params, dict) else None
         if not isinstance(message, dict):

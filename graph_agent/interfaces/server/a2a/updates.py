@@ -137,8 +137,8 @@ class TaskReporter:
         """Return the message with the question of the open interrupts; questions that are answered together are one
         message.
 
-        The metadata has the ids of the interrupts. Further fields of a structured question, such as choices, are sent
-        as data.
+        The metadata has the ids of the interrupts that it asks about. A structured question whose text is not all it
+        has, e.g. with choices, is also sent as data.
         """
         asked, question = joint_question(interrupts)
         text = question if isinstance(question, str) else _question_text(question)

@@ -112,7 +112,10 @@ class RequestLimits:
 
     @contextmanager
     def slot(self, caller: str, *, starts: bool = True) -> Iterator[None]:
-        """Count a request as active within the context; `enter` has the arguments and errors."""
+        """Count a request as active within the context; with `starts`, it also counts against the limit per minute.
+
+        Raises `ProblemError` (`busy`) on entry if the caller has reached a limit.
+        """
         self.enter(caller, starts=starts)
         try:
             yield

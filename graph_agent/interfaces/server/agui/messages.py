@@ -410,8 +410,10 @@ def ids_of(interrupt: GraphInterrupt) -> list[str]:
 
 def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[Interrupt]:
     """Return open interrupts of the graph as AG-UI interrupts, in order. Calls of the client's own tools are left out.
-    An approval question becomes one interrupt for each call (`tool_call`), any other question one in all
-    (`input_required`).
+
+    An approval question becomes one interrupt for each call (`tool_call`), with the form of the answer and the call in
+    the metadata. Any other question is one interrupt (`input_required`), with the value in the metadata. A question of
+    a delegate names the delegation.
 
     Args:
         interrupts: The open interrupts of the graph.

@@ -290,11 +290,12 @@ class Projection:
         )
 
     def _outcome(self, asked: list[core.Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
-        """Return AG-UI's outcome of the run: interrupts, cancelled, or success.
+        """Return AG-UI's outcome of the run: interrupts if there are any, else cancelled after a stop, else success.
 
         Args:
             asked: The AG-UI interrupts that must be answered.
-            pending: Names of the client's own calls that wait for results.
+            pending: Names of the client's own calls that wait for results, which a success lists, except for an old
+                client.
             is_aborted: Whether the run was stopped.
         """
         if asked:

@@ -265,8 +265,10 @@ async def attempt_of(
     *,
     is_draining: Callable[[], bool],
 ) -> tuple[Attempt, list[AnyMessage]]:
-    """Wait until no equal request of the caller runs; return the new attempt, and the messages without a partial answer
-    (see `_read`).
+    """Wait until no equal request of the caller runs; return the new attempt, and the messages.
+
+    If the client names its turn, the text of the answer that it has received so far is removed from the end of the
+    messages.
 
     Args:
         host: The open agent.

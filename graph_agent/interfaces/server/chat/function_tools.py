@@ -44,6 +44,8 @@ def function_tool(name: str, description: str | None, parameters: dict[str, Any]
 def allowed_functions(allowed: Iterable[tuple[str, str | None]], offered: Iterable[tuple[str, str | None]]) -> set[str]:
     """Return the names of the functions that a `tool_choice` of type `allowed_tools` permits.
 
+    A permitted tool that is not a function must only have the type of a tool of the request, and adds no name.
+
     Args:
         allowed: Type and name of each permitted tool; the name is None for tools that are not functions.
         offered: Type and name of each tool of the request.

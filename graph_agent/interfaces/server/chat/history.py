@@ -193,10 +193,11 @@ def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
 
 
 def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
-    """Update an exchange with an event that followed its input: its answer, the calls asked about, and whether it has
-    more.
+    """Update an exchange with an event that followed its input.
 
-    An exchange has more if anything but one answer followed the input, which a client's own history does not show.
+    An answer becomes the exchange's answer, or removes it if the answer reports an error; an abort removes it, too. An
+    approval request sets the calls asked about. The exchange has more, which a client's own history does not show, if
+    anything but a plan without calls, a change of status and one answer followed the input.
     """
     match event["type"]:
         case "agent_response":

@@ -274,8 +274,10 @@ class ServerRun:
         """Execute the run to its end, clean up, and emit the outcome, or the reason why there is none, as the last
         part.
 
-        Never raises: a failure is logged and becomes a problem. The run is counted in the metrics by its status, or by
-        `CANCELLED`, `DRAINED`, `BUSY`, `REFUSED` or `FAILED`.
+        Never raises. The reason is a `ProblemError`: the server is stopping (also after a cancellation), another
+        request holds the session, the idempotency key belongs to another request or an outdated one, the input was
+        refused, or an unexpected exception, which is logged. The run is counted in the metrics by the session's status,
+        or by `CANCELLED`, `DRAINED`, `BUSY`, `REFUSED` or `FAILED`.
         """
         started = time.perf_counter()
         status = "CANCELLED"
@@ -397,8 +399,9 @@ class ServerRun:
     async def _consume_stream(self) -> None:
         """Execute the graph, and emit the parts of its stream.
 
-        Questions that an earlier decision answers are answered, and the run continues as a new input. Tokens are
-        emitted if the client streams, a structured answer never.
+        If earlier decisions of the session answer all questions at which the run stops, the run continues with these
+        answers as a new input. The answer is emitted token by token if the client or a follower streams, and otherwise
+        reply by reply; a structured answer is not emitted here at all.
         """
         spec = self.spec
         # A structured answer may take several attempts; only the last one is sent, as a whole.

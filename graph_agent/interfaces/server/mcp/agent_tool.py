@@ -371,13 +371,16 @@ async def _input(
 
 
 async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[str, Any], person: str) -> _Step:
-    """Return the step for a reviewer's responses to forms.
+    """Return the step for a reviewer's responses to forms. The same responses are used only once, if a client repeats
+    them.
 
-    The same responses are used only once, if a client repeats them.
+    - Responses that answer open questions resume the session.
+    - Responses that do not fit run nothing, and the next forms show the error.
+    - Repeated responses get the stored result, or the continuation of the run.
+    - Without a response, or if all open questions remain undecided, nothing runs, and no forms follow.
+    - Responses to questions that were decided elsewhere run nothing, and are reported as unused.
 
-    Responses that do not fit lead to a step with an error, which asks again. Responses to questions that were decided
-    elsewhere are reported as unused. Raises `ProblemError` if calls that must be decided together are only partly
-    decided.
+    Raises `ProblemError` if calls that must be decided together are only partly decided.
     """
     open_now, digest = open_interrupts(state), digest_of(dict(responses))
     mark = InputId(f"mcp-{digest}", digest)

@@ -87,10 +87,13 @@ def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) 
 
 
 def _call_form(call: HeldCall, error: str) -> Form:
-    """Return the form that asks for the decision on a waiting call: `decision`, and `arguments` and `message` where a
-    decision may need them.
+    """Return the form that asks for the decision on a waiting call.
+
+    It has the field `decision` with the decisions that the call allows, `arguments` with the planned ones if the call
+    may be edited, and `message` if it may be rejected or answered.
 
     Args:
+        call: The call that waits.
         error: Why the last decision was refused; empty if it was not.
     """
     allowed = call["allowed_decisions"]
@@ -116,7 +119,13 @@ def _call_form(call: HeldCall, error: str) -> Form:
 
 
 def _question_form(value: Any, error: str) -> Form:
-    """Return the form for the value of an interrupt: the fields of an elicitation, otherwise one field `answer`."""
+    """Return the form for the value of an interrupt: the fields of an elicitation, otherwise one required field
+    `answer`.
+
+    Args:
+        value: The value of the interrupt.
+        error: Why the last response was refused; empty if it was not. An elicitation may have an error of its own.
+    """
     if is_elicitation(value):
         schema: Mapping[str, Any] = value.get("requested_schema") or {}
         message = value["message"] if value["mode"] == "form" else elicitation_text(value)

@@ -326,7 +326,11 @@ class ResponseDialect(ChatDialect):
         yield self._summary_event("text.delta", delta=text)
 
     def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the rest of the reasoning item of the newest reply; the whole item if no reasoning was streamed."""
+        """Yield the rest of the reasoning item of the newest reply, and its end.
+
+        If no reasoning was streamed, this is the whole item, provided that the reply has reasoning and the request asks
+        for the summary or the `encrypted_content`. Otherwise nothing.
+        """
         blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
         text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
         is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
@@ -542,6 +546,9 @@ def replayed_events(response: dict[str, Any]) -> Iterator[str]:
 def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the events between the start and the end of a complete item, as pairs of the type, without `response.`, and
     the fields.
+
+    Each part of a message has its start, its text as one piece, and its end; a call has its arguments as one piece.
+    Other items have none.
     """
     for at, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
         place = {"content_index": at}
