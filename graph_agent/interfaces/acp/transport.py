@@ -88,9 +88,12 @@ class StdioTransport:
         return _fault(RequestError(-32603, _NO_ANSWERS), self._sent.pop())
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message as one line. The write runs in a thread, and concurrent calls write one after the other.
+        """Write a message as one line of JSON. The write runs in a thread, and concurrent calls write one after the
+        other.
 
-        Raises `ConnectionError` if writing fails, or if the message is a request and the client's input has ended.
+        A request counts as open until the client answers it. A response ends the request of the client that it answers,
+        even if writing fails. Raises `ConnectionError` if writing fails, or if the message is a request and the
+        client's input has ended.
         """
         if "method" in message and "id" in message:
             if self._ended:

@@ -49,6 +49,9 @@ _HINTS = {
 def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
     """Return the response to a refused A2A request, in the format of HTTP+JSON or of JSON-RPC, which the path selects.
 
+    Both have the kind of the problem as the reason. Over JSON-RPC, the code is that of an invalid request for a status
+    below 500, else of an internal error.
+
     Args:
         path: Path of the request.
         problem: Why the request is refused.

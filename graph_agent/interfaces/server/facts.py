@@ -87,7 +87,7 @@ async def list_facts(
 
 @router.patch("/memory/facts/{fact_id}")
 async def edit_fact(fact_id: _FactId, body: FactText, sender: Sender, server: RequestServices) -> models.FactReply:
-    """Replace the text of a fact of the caller."""
+    """Replace the text of a fact of the caller. The status is 404 if there is no such fact."""
     memory, caller = memory_of(server, sender.name)
     try:
         return _shown(await memory.edit(caller, fact_id, body.content))
@@ -99,7 +99,7 @@ async def edit_fact(fact_id: _FactId, body: FactText, sender: Sender, server: Re
 
 @router.delete("/memory/facts/{fact_id}", status_code=204)
 async def forget_fact(fact_id: _FactId, sender: Sender, server: RequestServices) -> Response:
-    """Delete a fact of the caller, with its vectors.
+    """Delete a fact of the caller, with its vectors. The status is 404 if there is no such fact.
 
     Its id remains in recorded events, where it is marked as forgotten.
     """

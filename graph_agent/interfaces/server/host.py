@@ -177,7 +177,11 @@ class Host:
 
     @asynccontextmanager
     async def claim(self, name: str, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-        """Exclude other requests that claim the same name, in every process on the database, within the context.
+        """Wait until no other request claims this name, in any process on the database, and exclude others within the
+        context.
+
+        Requests of this process wait in order; the first of them polls the database every 20 ms. There is no limit of
+        the time.
 
         Args:
             name: The name, such as a thread.

@@ -210,9 +210,10 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
 
     System messages become the instructions. The last message, if it is a system message and no other message is
     unanswered, is the user's question. Headers are not considered, so the session is that of the body's metadata, if
-    any. `max_completion_tokens` takes precedence over `max_tokens`.
+    any. `max_completion_tokens` takes precedence over `max_tokens`. Tools that are not functions are listed as
+    unsupported.
 
-    Raises `ProblemError` for an unsupported or invalid value.
+    Raises `ProblemError` for an unsupported or invalid value, and for calls with too many arguments.
     """
     calls = (call for message in body.messages for call in message.tool_calls or [])
     check_arguments(((call.id, call.function.arguments) for call in calls), "messages")

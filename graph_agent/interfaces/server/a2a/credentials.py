@@ -36,9 +36,9 @@ class CredentialContext(ServerCallContextBuilder):
         self._headers = frozenset(header.lower() for header in names.values())
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return the call context of a request.
+        """Return the call context of a request, without the credential headers, and with the credentials in its state.
 
-        A credential header that occurs twice is an error that `request_credentials` raises.
+        If a credential header occurs twice, nothing is raised here: `request_credentials` raises the error later.
         """
         context = self._inner.build(request)
         headers: Mapping[str, Any] = context.state.get(_HEADERS, {})

@@ -57,9 +57,9 @@ class RefusedStreams:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request.
+        """Serve one request; an `A2AError` before the first part of the body is answered with its HTTP+JSON response.
 
-        An exception after the first event, and any other exception than an `A2AError`, is raised.
+        A later exception, and any other exception than an `A2AError`, is raised.
         """
         start: ASGIMessage | None = None
         has_begun = False

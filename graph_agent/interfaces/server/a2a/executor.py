@@ -296,9 +296,9 @@ class GraphExecutor(AgentExecutor):
         return open_now if question_ids(question) & {each.id for each in open_now} else []
 
     def _begin(self, task_id: str) -> TaskRun:
-        """Register and return a run of a task.
+        """Register a new run of a task, and return it.
 
-        The first one starts the poll for requests of other processes to cancel.
+        If this process polls for requests of other processes to cancel and no poll runs, start one.
         """
         # Registered before the first await, so that a request to cancel finds it.
         run = self._running[task_id] = TaskRun()
@@ -307,7 +307,9 @@ class GraphExecutor(AgentExecutor):
         return run
 
     def _end(self, task_id: str, run: TaskRun) -> None:
-        """Remove a run of a task. The last one stops the poll for requests of other processes to cancel."""
+        """Remove a run of a task, and wake those that wait for its end. The last run stops the poll for requests to
+        cancel.
+        """
         del self._running[task_id]
         run.ended.set()
         if self._listener is not None and not self._running:
@@ -425,9 +427,11 @@ class GraphExecutor(AgentExecutor):
     async def _run(
         self, session: Session, run: TaskRun, request: RequestContext, reporter: TaskReporter, waiting: Task | None
     ) -> RunResult | None:
-        """Run a message, or resume the session with it, and report the parts of the run.
+        """Run a message as a new input, or as the answer to a waiting task, and report the parts of the run.
 
-        Returns the result; None if the run had none.
+        The run has the credentials of the request's headers. The message id is the id of the input, so that it runs
+        once. A decision is recorded with the user's name. Returns the result; None if the stream ends without one.
+        Raises `InputError` for a message that is no input or answers no open question.
 
         Args:
             session: The session of the conversation.

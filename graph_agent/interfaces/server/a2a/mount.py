@@ -177,7 +177,10 @@ def bounds_of(settings: ServerSettings) -> RequestBounds:
 
 
 def task_slots(tasks: RequestLimits) -> SlotFactory:
-    """Return a `SlotFactory` that limits the concurrent tasks of each user."""
+    """Return a `SlotFactory` that limits the concurrent tasks of each user.
+
+    Its context managers raise `NoSlotError` on entry if the user has no free slot, with the message of the limit.
+    """
 
     @contextmanager
     def slot(user: str) -> Iterator[None]:
@@ -195,7 +198,10 @@ def task_slots(tasks: RequestLimits) -> SlotFactory:
 
 
 def _card(runs: Runs, url: str) -> AgentCard:
-    """Return the agent card for a server URL, with both ways to send a key, as alternatives, if the server has keys."""
+    """Return the agent card for a server URL, with the skills of the source before those of the agent's tools.
+
+    If the server has keys, the card declares both ways to send one, as alternatives.
+    """
     source = runs.host.source
     card = agent_card(
         runs.host.kept,
@@ -255,7 +261,12 @@ class CallerContext(ServerCallContextBuilder):
     """
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return the context of a request. On a server without keys, the user is not authenticated."""
+        """Return the context of a request: the owner of its key as the user, its headers without those that carry keys,
+        and the extensions that it requests.
+
+        On a server without keys, the user is not authenticated. Raises `AttributeError` for a request that was not
+        admitted.
+        """
         name = admitted_caller(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),

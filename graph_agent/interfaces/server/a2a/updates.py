@@ -72,7 +72,8 @@ class TaskReporter:
         )
 
     async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
-        """Report that the task is working, with progress; without arguments, it is a heartbeat.
+        """Report that the task is working, with progress; without text and data, it is a heartbeat. Text of the answer
+        that waits to be sent is sent first.
 
         Args:
             text: Text for people; may be empty.
@@ -168,7 +169,8 @@ class TaskReporter:
         await self._end(TaskState.TASK_STATE_CANCELED, None, result)
 
     async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
-        """Send the final state, with the usage of the run if there is a result.
+        """Send the rest of the answer's text, then the final state, with the stop reason and the usage if there is a
+        result.
 
         A delegating agent deducts the usage from its limits.
         """

@@ -71,7 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether a head or a message began or ended in the current read."""
 
     def connection_made(self, transport: Any) -> None:
-        """Set options of the socket, and start the header timeout. asyncio calls it."""
+        """Set options of the connection's socket, if it has one, and start the header timeout. asyncio calls it."""
         super().connection_made(transport)
         if (connection := transport.get_extra_info("socket")) is not None:
             _tune(connection)

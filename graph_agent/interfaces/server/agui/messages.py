@@ -227,8 +227,9 @@ def snapshot_of(
 ) -> list[core.Message]:
     """Return a session's messages as the client displays them, after the system messages of the request.
 
-    Messages that only the model receives are left out, and replies without text and calls. Results are whole, from the
-    events, although the model's may be cut.
+    Messages that only the model receives are left out, and replies without text and calls. Calls have their names for
+    the client. Results are whole, from the events, although the model's may be cut; a result that the client sent keeps
+    its id.
 
     Args:
         messages: The session's messages.

@@ -409,7 +409,8 @@ class Projection:
                 yield from self._result(event)
 
     def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[core.BaseEvent]:
-        """Yield the AG-UI events for a planned call, unless they were sent before.
+        """Yield the AG-UI events for a planned call, after the ends of the open messages; nothing if they were sent
+        before.
 
         Args:
             id_: The model's id of the call.

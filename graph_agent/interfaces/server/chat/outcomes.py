@@ -75,9 +75,10 @@ class ChatOutcome:
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -> ChatOutcome:
     """Return the outcome of a run from its last state.
 
-    Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
-    per token, at least 1. The text is the structured response as JSON, the answer, or else the open question; `rest` is
-    its part that was not streamed.
+    The text is all that was streamed, then the part of the answer that was not streamed (`rest`). The answer is the
+    structured response as JSON, the agent's answer, or else the open question. A failed run has the problem of its last
+    `error` event. Tokens are summed over all model calls of this run; if the provider reports none, they are estimated
+    at 4 characters per token, at least 1.
 
     Args:
         spec: The run.
@@ -137,7 +138,11 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
 
 
 def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
-    """Return whether, by these events, a call of the agent's own tools that may have side effects has run."""
+    """Return whether, by the results among these events, a call that may have side effects has run.
+
+    Calls of the caller's own tools, and calls that did not run, e.g. because they were rejected, do not count. False
+    for a graph that is not this package's agent.
+    """
     deps = getattr(spec.graph.builder, "deps", None)
     clients = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
     clients |= {*spec.context.get("client_calls", {}).values()}

@@ -366,7 +366,8 @@ class ServerRun:
     async def _emit_commentary(self, state: StateSnapshot) -> Mapping[str, Any]:
         """Emit the texts that an earlier run of this request produced before its last message.
 
-        Returns the state of the input before the request; empty if the request began the input.
+        Does nothing if text was emitted already, or the request has not reached its first plan. Returns the state of
+        the input before the request; empty if the request began the input.
         """
         before = await self._before_request(state)
         # Before its first plan, a request has no text, and in its first checkpoint, which is of its input, no message.
@@ -461,7 +462,10 @@ class ServerRun:
                 pass
 
     async def _on_text(self, piece: Token) -> None:
-        """Emit a piece of the answer's text, after the end of the message before if it begins another message."""
+        """Emit a piece of the answer's text, to the client and to followers, and record that it was sent.
+
+        If it begins another message than the last piece, the end of that message is emitted before.
+        """
         # Text before calls, and an answer superseded by steering, are separate messages.
         if self._sent and piece.message_id not in self._sent:
             await self._end_message()
@@ -511,11 +515,13 @@ class ServerRun:
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
-        """Delete the thread of a request without a session. It is kept if a later request can resume it, if the run
-        goes on or was refused as busy, or if the request has an idempotency key.
+        """Delete the thread of a request without a session, unless another request may still need it.
+
+        The thread is kept if the run waits or was refused as busy, if a stopped run can be resumed by sending the same
+        results again, or if the request has an idempotency key.
 
         Args:
-            status: How the run ended, as `Metrics.count_run` receives it.
+            status: How the run ended: the session's status, or e.g. `BUSY`, as it is counted in the metrics.
         """
         spec = self.spec
         if (

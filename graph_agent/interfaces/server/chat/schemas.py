@@ -343,10 +343,11 @@ def _two_results(call_id: str) -> ProblemError:
 
 
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
-    """Check that a conversation ends with a message to answer, and that each call has exactly one result, right behind
-    it.
+    """Raise `InvalidRequestError` unless a conversation ends with a message to answer, and its calls have their
+    results.
 
-    Raises `InvalidRequestError` if not.
+    It must not be empty or end with the assistant's message. Each call needs exactly one result, before the next
+    message that is no result, and each result a call before it.
     """
     if not messages:
         raise InvalidRequestError("There is no message to answer; send one of the user's.", "messages")

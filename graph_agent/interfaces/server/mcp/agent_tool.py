@@ -244,8 +244,9 @@ class AgentTool:
     async def _run(self, call: ToolCall, session_id: str, step: _Step) -> tuple[StateSnapshot, ChatOutcome]:
         """Run a step of a session, and report its progress; return the session's state after it and the outcome.
 
-        If the call is cancelled, the run is aborted, unless the server is stopping, or `call.aborts` is False and the
-        input has an id. Raises `ProblemError` if the caller has too many active runs.
+        If the step repeats an input whose question was answered meanwhile, the newest state is returned. If the call is
+        cancelled, the run is aborted, unless the server is stopping, or `call.aborts` is False and the input has an id.
+        Raises `ProblemError` if the caller has too many active runs, or the run is refused.
         """
         context = {"credentials": dict(call.credentials)} if call.credentials else {}
         spec = RunSpec(self.host.kept, call.caller.thread(session_id), step.given, context, session_id)

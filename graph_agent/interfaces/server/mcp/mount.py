@@ -145,9 +145,9 @@ class _Endpoint:
                     await self._idle.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request.
+        """Answer one request; while it is a POST, it counts as active for `idle`.
 
-        Line separators of Unicode in JSON are escaped, because some clients split lines at them.
+        Line separators of Unicode in event streams are escaped, because some clients split lines at them.
         """
         is_post = scope["method"] == "POST"
         self._posts += is_post
@@ -209,7 +209,8 @@ class _Endpoint:
         """Return an event stream with the progress of a call and, as its last event, the JSON-RPC response.
 
         A comment is sent after `keepalive_s` seconds without an event. If the client closes the stream, the call is
-        cancelled.
+        cancelled; a run whose input has an id continues, because the client may repeat the call. Raises
+        `InvalidRequestError` if a credential header occurs twice.
         """
         settings = self._agent.host.settings
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)

@@ -60,10 +60,14 @@ class _Live:
         changed.set()
 
     async def run(self, owned: AsyncExitStack, run: ServerRun) -> None:
-        """Collect the events of a run, store them twice a second, and store the response at the end. Errors are logged.
+        """Collect the events of a run, store them twice a second, and store the response at the end, also if the run
+        fails.
+
+        The readers of this process are woken after each event and at the end. Unexpected errors are logged.
 
         Args:
             owned: The context of the run, which is closed at the end.
+            run: The run.
         """
         request, dialect = self.keeper.request, self.keeper.dialect
         dialect.recorded = self.events

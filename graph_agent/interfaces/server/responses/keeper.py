@@ -71,7 +71,11 @@ class Keeper:
             await self.conversation.append(record)
 
     def record(self, run: ServerRun) -> Record:
-        """Return the record to store for the response as it is now."""
+        """Return the record to store for the response as it is now, with its input, its session and the caller's calls
+        that wait.
+
+        Until the run has read its last state, there are no calls and no checkpoint.
+        """
         state = run.input.state
         interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
         return {

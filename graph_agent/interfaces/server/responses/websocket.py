@@ -105,9 +105,9 @@ class ResponsesSocket:
             await asyncio.wait(tasks)
 
     async def _next(self, until: float) -> str | bytes | None:
-        """Return the next message; None if the client has left or the server is stopping.
+        """Wait for the next message, return it, and give its bytes free for further messages.
 
-        Raises `TimeoutError` at the loop time `until`.
+        None if the client has left or the server is stopping. Raises `TimeoutError` at the loop time `until`.
         """
         if asyncio.get_running_loop().time() >= until:
             raise TimeoutError
