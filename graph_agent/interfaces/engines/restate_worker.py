@@ -25,7 +25,8 @@ async def serve(
     """Serve virtual objects to Restate until SIGTERM or SIGINT, then wait for their runs to end, and return.
 
     After the signal the connections are closed, so that Restate delivers to another worker, which waits for the runs of
-    this one and returns their results. Raises `OSError` if the address cannot be bound.
+    this one and returns their results. Raises `OSError` if the address cannot be bound, and any exception that ends the
+    server before a signal.
 
     Args:
         objects: Virtual objects, e.g. of `agent_object`.

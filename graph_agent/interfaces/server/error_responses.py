@@ -111,26 +111,28 @@ def openai_refusal(problem: ProblemError) -> JSONResponse:
 
 
 def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
-    """Return the error response for a problem, in the format of the API that the path belongs to: Anthropic, OpenAI,
-    A2A, or `{"error", "kind", "category"}`.
+    """Return the error response for a problem, in the format of the API that the path belongs to.
+
+    The formats are Anthropic's below `/v1/messages`, OpenAI's elsewhere below `/v1/`, A2A's, and otherwise `{"error",
+    "kind"}`. Each also has the `category` of a failed run.
 
     Args:
         path: Path of the request.
         problem: Why the request is refused.
-        status: HTTP status of the response; None for the problem's own.
+        status: HTTP status of the response; None for the problem's own, which can differ in Anthropic's API.
     """
-    status = status or problem.status
     if path.startswith("/v1/messages"):
         response = anthropic_refusal(problem)
     elif path.startswith("/v1/"):
         response = openai_refusal(problem)
     elif path == RPC_PATH or path.startswith(f"{RPC_PATH}/"):
-        response = a2a_refusal(path, problem, status)
+        response = a2a_refusal(path, problem, status or problem.status)
     else:
         category = {} if problem.category is None else {"category": problem.category}
         body = {"error": problem.message, "kind": problem.kind, **category}
-        response = JSONResponse(body, headers=problem.headers)
-    response.status_code = status
+        response = JSONResponse(body, problem.status, headers=problem.headers)
+    if status is not None:
+        response.status_code = status
     return response
 
 

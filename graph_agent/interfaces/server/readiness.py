@@ -121,7 +121,7 @@ class StateCheck:
 
     async def states(self) -> dict[str, str]:
         """Return the states of the part, name → state: those of the last check for `cache_s` seconds, otherwise those
-        of a new check. Callers share a running check.
+        of a new check, for which this waits. Callers share a running check.
 
         If a check takes more than 5 seconds, the state is `timeout`; the check continues, and its result is used later.
         Never raises an exception of the check.

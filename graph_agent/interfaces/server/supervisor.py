@@ -207,11 +207,11 @@ class Supervisor(Multiprocess):
             self.processes[index] = self._start()
 
     def restart_all(self) -> None:
-        """Replace each worker by a new one, which must have started before the old one is stopped. uvicorn calls it on
-        SIGHUP.
+        """Replace each worker by a new one, one after the other, and wait until the new one has started before the old
+        one is stopped. uvicorn calls it on SIGHUP.
 
-        If a new worker does not start, or a stop signal arrives, the restart ends with an error in the log, and the
-        remaining old workers stay.
+        If a new worker does not start, or a stop signal arrives, the new worker is killed, and the restart ends with an
+        error in the log; the remaining old workers stay.
         """
         for index, worker in enumerate(self.processes):
             new = self._start()

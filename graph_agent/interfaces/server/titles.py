@@ -26,7 +26,9 @@ class Title(SessionBody):
 async def rename_session(
     session_id: SessionId, body: Title, caller_sessions: CallerSessions, sender: Sender, server: RequestServices
 ) -> models.Accepted:
-    """Give a session a title, also while it runs. The history has an event about it, with the name of the person."""
+    """Give a session a title, also while it runs; its followers receive the event about it, which has the name of the
+    person.
+    """
     session = await caller_sessions.session(session_id)
     # The name is never the request's own, because the history records it.
     await session.rename(body.title, by=sender.person)

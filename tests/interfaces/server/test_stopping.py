@@ -25,16 +25,24 @@ from tests.support.chat_client import (
 
 
 def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(3) as pool:
         whole = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
         stream = pool.submit(chat, http, "streamed", slow_tool_orders(tmp_path), stream=True)
-        wait_for_event(http, "kept", "tool_call")
-        wait_for_event(http, "streamed", "tool_call")
+        message = {
+            "model": "parrot",
+            "max_tokens": 100,
+            "metadata": {"session_id": "message"},
+            "messages": [{"role": "user", "content": slow_tool_orders(tmp_path)}],
+        }
+        anthropic = pool.submit(http.post, "/v1/messages", json=message)
+        for session in ("kept", "streamed", "message"):
+            wait_for_event(http, session, "tool_call")
         server.term()
         eventually(lambda: not is_up(server.url))
         (tmp_path / "go").touch()
         response = whole.result()
         streamed = stream.result().text
+        overloaded = anthropic.result()
         status = server.process.wait(60)
     with serving(tmp_path) as server, server.http() as http:
         before = http.get("/sessions/kept").json()["status"]
@@ -46,6 +54,7 @@ def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
         "server_stopping",
         "5",
     )
+    assert (overloaded.status_code, overloaded.json()["error"]["type"]) == (529, "overloaded_error")
     assert ('"code":"server_stopping"' in streamed, "[DONE]" in streamed, status) == (True, False, 0)
     assert (before, resumed["status"]) == ("RUNNING", "COMPLETED")
     assert resumed["answer"].endswith(f"wait_for said: {tmp_path / 'go'} is there; look_up said: the value of k")

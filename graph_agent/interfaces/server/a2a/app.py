@@ -427,9 +427,10 @@ class _Handler(DefaultRequestHandler):
 
     @contextmanager
     def _one_message(self, params: types.SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
-        """Within the block, refuse further messages to the same task by `UnsupportedOperationError`.
+        """Within the context, refuse further messages of the same user to the same task by `UnsupportedOperationError`.
 
-        Does nothing for a message without a task id.
+        Does nothing for a message without a task id. Raises that error on entry if another message of the task is being
+        processed.
         """
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:

@@ -52,7 +52,11 @@ class TaskRun:
 
 @asynccontextmanager
 async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[None]:
-    """Within the context, send a `working` update whenever `every_s` seconds have passed without another update."""
+    """Within the context, send a `working` update whenever `every_s` seconds have passed without another update of
+    `reporter`.
+
+    A task of its own sends them, and is cancelled on exit.
+    """
 
     async def beat() -> None:
         """Send the heartbeats until cancelled."""

@@ -331,6 +331,8 @@ class Projection:
     def _state_delta(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
         """Yield a JSON patch for those own fields of the agent whose values the client does not have; nothing if there
         are none.
+
+        The new values then count as those that the client has. A field that lost its value stays as it is.
         """
         fields, shown = self._fields(values), self._shown_fields
         added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
@@ -345,11 +347,10 @@ class Projection:
         return {name: to_json_safe(values[name]) for name in self._own_fields if name in values}
 
     def _messages(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
-        """Yield one or two snapshots of the session's messages, after which the client has them in order."""
+        """Yield one or two snapshots of the session's messages, after which the client has exactly these, in order."""
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
         for messages in self._view.snapshots(found):
             yield core.MessagesSnapshotEvent(messages=messages)
-        # The client now has the messages of the snapshot only.
         self._view = ClientView(found)
 
     def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:

@@ -50,8 +50,9 @@ def survives_disconnect(body: AguiInput) -> bool:
 async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
     """Yield the AG-UI events of a run that another request or process executes, until the run ends.
 
-    Each item is a list of events, empty after a pause without output, so that the caller can keep the connection alive.
-    Raises `ProblemError` if the session is deleted, or the server is stopping.
+    The first item brings the client up to the middle of the run. Each item is a list of events; it is empty after about
+    2 seconds without output, so that the caller can keep the connection alive. Raises `ProblemError` if the session is
+    deleted, or the server is stopping.
 
     Args:
         host: The open agent.

@@ -207,7 +207,7 @@ class ServerRun:
         return part
 
     async def begun(self) -> None:
-        """Wait until the run holds its session's lock and has begun.
+        """Wait until the run holds its session's lock and has begun, so that it cannot be refused any more.
 
         Raises `ProblemError` if the run ends before that, e.g. because another run holds the session.
         """
@@ -507,7 +507,7 @@ class ServerRun:
             self._emitted_plan = False
 
     async def _send_plan(self) -> None:
-        """Emit the text of the newest plan, unless it was streamed or emitted."""
+        """Emit the text of the newest plan as one piece, unless it was streamed or emitted before."""
         if self._unsent:
             # A message that was streamed already has its text from the model.
             known = self._plan_id if self._plan_id not in self._sent else None

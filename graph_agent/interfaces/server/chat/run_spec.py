@@ -183,11 +183,10 @@ def token_of_key(caller: Caller, key: str) -> str:
 
 
 async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request.
+    """Return the run of a request, whose input runs once if the request has an idempotency key.
 
-    If its idempotency key was used before, the run resumes the first one, or returns its answer.
-
-    Raises `ProblemError` if the request is invalid, or does not fit the session.
+    If the key was used before, the run resumes the first one or returns its answer, unless the request answers a
+    question. Raises `ProblemError` if the request is invalid, or does not fit the session.
     """
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
@@ -204,13 +203,10 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
 
 
 def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> RunSpec:
-    """Return the run that resumes the thread of a request which was sent before; it has no input.
+    """Return the run, without an input, that resumes the thread of a request which was sent before.
 
-    Args:
-        host: The open agent.
-        caller: The owner of the API key.
-        request: The request; its thread is that of its session, else that of the pending calls in it, else `token`.
-        token: Name of the thread of a request with neither, from its key.
+    The thread is that of the request's session, else that of the waiting calls which the request answers, else the one
+    with the name `token`, which is made of the idempotency key.
     """
     if request.session_id is not None:
         thread = caller.thread(request.session_id)
@@ -220,8 +216,11 @@ def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> R
 
 
 def pending_names(request: ChatRequest) -> tuple[str, ...]:
-    """Return the name of the waiting thread that a request without a session answers, as a tuple of one; empty unless
-    it is exactly one.
+    """Return the token of the waiting thread that a request without a session answers, as a tuple of one; else an empty
+    one.
+
+    It is read from the ids of results, the marked question before the last message, and the approval responses. Tokens
+    of different threads count as none.
     """
     results, _ = trailing_results(request.messages)
     names = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}

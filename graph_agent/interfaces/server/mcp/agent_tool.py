@@ -226,10 +226,9 @@ class AgentTool:
         return _result(session_id, state, outcome, by_text=self.host.settings.mcp_text_approvals, unused=unused)
 
     async def _ask(self, ask: AskClient, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
-        """Show forms to a reviewer, and return the responses by key; empty if the server stops first, which withdraws
-        the forms.
+        """Wait for a reviewer's responses to forms, and return them by key.
 
-        Exceptions of `ask` are raised.
+        If the server stops first, the forms are withdrawn, and the result is empty. Exceptions of `ask` are raised.
         """
         asking = asyncio.ensure_future(ask(session_id, asked))
         closing = asyncio.create_task(self.closing.wait())

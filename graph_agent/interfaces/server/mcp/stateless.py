@@ -115,7 +115,8 @@ class StatelessRequest:
     async def response(self) -> dict[str, Any]:
         """Execute the request, and return the JSON-RPC response.
 
-        Failures are responses, too; unexpected ones are logged.
+        A result has the server's name and version in `_meta`, and the type `complete` or, for forms that a reviewer
+        must answer, `input_required`. Failures are error responses; unexpected ones are logged, and have no details.
         """
         id_, method = self.message.id, self.message.method
         try:

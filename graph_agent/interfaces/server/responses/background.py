@@ -144,6 +144,9 @@ class Background:
     async def start(self, stack: AsyncExitStack, run: ServerRun, keeper: Keeper) -> None:
         """Store a response as begun, and run it to its end in a task that is independent of the request.
 
+        Meanwhile readers in this process get its events from memory. If the response cannot be stored, the run is
+        stopped, and the error of the database is raised.
+
         Args:
             stack: Contains the context of the run, which is moved to the task.
             run: The run, which has begun.

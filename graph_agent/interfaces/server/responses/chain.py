@@ -251,8 +251,9 @@ def input_of(items: Sequence[schemas.InputItem], token: str) -> list[dict[str, A
 
 
 def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
-    """Return an item in the form in which it is stored: with the id `id_` if it has none, and with a text converted to
-    a part.
+    """Return an item in the form in which it is stored: with the id `id_` if it has none, without fields that are None.
+
+    A message also gets the status `completed`, and its text becomes a part.
     """
     stored = {**item.model_dump(exclude_none=True), "id": item.id or id_}
     if item.type == "message":

@@ -117,7 +117,9 @@ def _user_item(message: BaseMessage, id_: str) -> dict[str, Any]:
 
 
 def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
-    """Return a content block as a part of an item; None for a type that the API lacks."""
+    """Return a content block as a part of an item: a text, an image by its URL or data URL, or a file by its data URL;
+    None for a type that the API lacks.
+    """
     if isinstance(block, str):
         return {"type": "input_text", "text": block}
     url = block.get("url") or f"data:{block.get('mime_type')};base64,{block.get('base64')}"

@@ -127,7 +127,7 @@ class Conversations:
         return [item for stored in await self._stored(_ITEMS, id_) for item in stored.value["items"]]
 
     async def delete_item(self, id_: str, item_id: str) -> None:
-        """Delete an item that the session has not received yet.
+        """Delete an item that the session has not received yet; other items of its batch stay.
 
         Raises `ProblemError` if there is no such item (`not_found`), or the session has received it (`conflict`).
         """

@@ -310,9 +310,11 @@ class ResponseDialect(ChatDialect):
             yield from self.text_frames(rest)
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the model's reasoning, as the summary of a reasoning item.
+        """Yield a piece of the model's reasoning, as the summary of a reasoning item, after the end of the open
+        message.
 
-        If the request asks for no summary, only the item is begun, without text.
+        The item and its summary are begun first unless they are open. If the request asks for no summary, only the item
+        is begun, without text.
         """
         yield from self.break_frames()
         if not self._shows_summary:

@@ -74,12 +74,13 @@ class ResponsesEndpoint:
     async def create(self, body: schemas.CreateResponse) -> Response:
         """Run the request, and return its response: an object, or a stream of events.
 
-        Raises `ProblemError` if the request cannot be answered.
+        Raises `ProblemError` if the request cannot be answered. A faulty field `messages` is reported as `input`, its
+        name here.
         """
         try:
             return await self._create(body)
         except ProblemError as problem:
-            # Shared checks name the field of the chat APIs.
+            # Checks that all chat APIs share use the name of the other APIs.
             problem.param = "input" if problem.param == "messages" else problem.param
             raise
 

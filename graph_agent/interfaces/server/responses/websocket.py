@@ -301,7 +301,7 @@ class _Exchange:
         await self._send(data)
 
     async def _send(self, text: str) -> None:
-        """Send a text. If the client has left, set `left`, which ends the request."""
+        """Send a text to the client. If the client has left, drop the text and set `left`, which ends the request."""
         try:
             await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError):
