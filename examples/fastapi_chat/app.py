@@ -6,9 +6,11 @@ import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import FileResponse
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse
@@ -67,13 +69,21 @@ async def resume(session: Session) -> None:
 app = FastAPI(lifespan=lifespan)
 
 
-def session(chat: str, request: Request, authorization: Annotated[str, Header()] = "") -> Session:
-    """Return a session of the user, whose name begins its id, so that chats stay private."""
+def login(authorization: Annotated[str, Header()] = "") -> str:
+    """Return the name of the user whose token the browser sent."""
     user = USERS.get(authorization.removeprefix("Bearer "))
     if user is None:
         raise HTTPException(401, "Log in first.")
+    return user
+
+
+User = Annotated[str, Depends(login)]
+
+
+def session(chat: str, request: Request, user: User) -> Session:
+    """Return a session of the user, whose name begins its id, so that chats stay private."""
     agent: GraphAgent = request.app.state.agent
-    return agent.session(f"{user}:{chat}")
+    return agent.session(f"{user}/{chat}")
 
 
 OwnSession = Annotated[Session, Depends(session)]
@@ -94,6 +104,19 @@ class Decision(BaseModel):
     reason: str = ""
 
 
+@app.get("/")
+async def page() -> FileResponse:
+    """Return the page."""
+    return FileResponse(Path(__file__).with_name("index.html"))
+
+
+@app.get("/chats")
+async def chats(user: User, request: Request) -> list[str]:
+    """Return the chats of the user, newest first."""
+    listed = await SessionMemory(request.app.state.agent).list_sessions(user=user)
+    return [id.removeprefix(f"{user}/") for id in listed]
+
+
 @app.post("/chats/{chat}/messages")
 async def send(message: Message, session: OwnSession) -> EventSourceResponse:
     """Answer a message; one that was sent before goes on, and runs nothing twice."""
@@ -102,14 +125,30 @@ async def send(message: Message, session: OwnSession) -> EventSourceResponse:
 
 @app.get("/chats/{chat}/messages")
 async def history(session: OwnSession) -> list[dict[str, Any]]:
-    """Return the messages of the user and the agent, oldest first, for a page that is reloaded."""
-    messages: list[dict[str, Any]] = []
+    """Return the messages and the calls of a chat, oldest first, for a page that is reloaded."""
+    shown: list[dict[str, Any]] = []
+    calls: dict[str, dict[str, Any]] = {}
+
+    def add(id: str, **fields: Any) -> None:
+        """Add a call, or fields of a call that was added before."""
+        if id not in calls:
+            calls[id] = {"role": "call"}
+            shown.append(calls[id])
+        calls[id] |= fields
+
     for event in await session.events():
         if event["type"] == "user_message":
-            messages.append({"role": "user", "content": event["content"]})
+            shown.append({"role": "user", "content": event["content"]})
         elif event["type"] == "agent_response":
-            messages.append({"role": "agent", "content": event["content"]})
-    return messages
+            shown.append({"role": "agent", "content": event["content"]})
+        elif event["type"] == "approval_request":
+            for call in event["calls"]:
+                add(call["id"], name=call["name"], arguments=call["arguments"], status="waiting")
+        elif event["type"] == "tool_call":
+            add(event["id"], name=event["name"], arguments=event["arguments"], status="running")
+        elif event["type"] == "tool_result":
+            add(event["id"], name=event["name"], status=event["status"], result=event["content"])
+    return shown
 
 
 @app.get("/chats/{chat}/questions")

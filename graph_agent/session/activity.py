@@ -37,6 +37,14 @@ def check_status_filter(status: str) -> str:
     return wanted
 
 
+def group_of(user: str | None) -> str | None:
+    """Return the text with which the ids of a user's sessions begin, e.g. `ada/`; None for the sessions of all users.
+
+    A server names the sessions of an API key in this way.
+    """
+    return None if user is None else f"{user}/"
+
+
 async def is_interrupted(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Return whether a crash cut off a session's newest input, and no process runs it."""
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})

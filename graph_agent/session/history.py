@@ -18,7 +18,7 @@ from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.feedback import newest_feedback as newest_feedback  # evaluation reads events with it
 from graph_agent.core.state.feedback import pending_feedback, with_ratings
 from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed
-from graph_agent.session.activity import Activity, check_status_filter, running_check, session_activity
+from graph_agent.session.activity import Activity, check_status_filter, group_of, running_check, session_activity
 from graph_agent.session.built_agent import NO_SAVER
 from graph_agent.session.open_input import events_of, status_at, unfinished_events
 from graph_agent.session.pending_feedback import feedback_after, stored_notes
@@ -381,28 +381,27 @@ class SessionMemory:
         return read_events(stored, session_id, first)
 
     async def get_session_status(self, session_id: str) -> SessionStatus:
-        """Return the status of a session; `CREATED` before its first input, and for one that does not exist.
-
-        Only the newest checkpoint is read.
-        """
+        """Return the status of a session, read from its newest checkpoint; `CREATED` if it does not exist."""
         newest = await self._saver.aget_tuple({"configurable": {"thread_id": check_session_id(session_id)}})
         if newest is None:
             return SessionStatus.CREATED
         return status_at(newest)
 
-    async def list_sessions(self, *, status: str | None = None) -> list[str]:
+    async def list_sessions(self, *, status: str | None = None, user: str | None = None) -> list[str]:
         """Return the ids of sessions, newest first.
 
         Args:
             status: `interrupted` (a crash, or a stream left early), `running`, `waiting`, or that of an ended input,
                 such as `completed`; each session is read for it. None for all.
+            user: Only sessions with an id `<user>/<name>`, as a server names those of an API key. None for all.
 
         Raises:
             InputError: The status is unknown.
         """
         if status is None:
-            return await list_threads(self._saver)
-        wanted, found = check_status_filter(status), await summarize_sessions(self._saver, running_check(self._saver))
+            return await list_threads(self._saver, group=group_of(user))
+        wanted, is_running = check_status_filter(status), running_check(self._saver)
+        found = await summarize_sessions(self._saver, is_running, group=group_of(user))
         return [each.id for each in found if each.shown_status == wanted]
 
 
@@ -415,16 +414,14 @@ async def list_threads(
 
     Args:
         saver: The checkpointer.
-        group: Ids must be this text, which ends with their only slash, and one more segment; empty for ids without a
-            slash, None for all ids.
+        group: Text with which ids begin, up to their only slash; empty for ids without a slash, None for all ids.
         after: Id of the thread after which the list begins; None for the beginning.
         limit: Maximum number of ids; None for no limit.
 
     Raises:
         KeyError: If there is no thread `after`.
     """
-    page = getattr(saver, "list_threads", None)
-    if page is not None:
+    if (page := getattr(saver, "list_threads", None)) is not None:
         return list(await page(group=group, after=after, limit=limit))
     found = await _all_threads(saver)
     if group is not None:
@@ -492,6 +489,7 @@ async def summarize_sessions(
     saver: BaseCheckpointSaver[Any],
     is_running: Callable[[str], Awaitable[bool]],
     *,
+    group: str | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
@@ -500,6 +498,7 @@ async def summarize_sessions(
     Args:
         saver: The checkpointer of the sessions.
         is_running: Returns whether a run of a session is in progress; called for unfinished sessions only.
+        group: Selects sessions as in `list_threads`.
         after: Id of the session after which the list begins; None for the beginning.
         limit: Maximum number of sessions; None for no limit.
 
@@ -507,7 +506,7 @@ async def summarize_sessions(
         KeyError: If there is no session `after`.
     """
     summaries = []
-    for session_id in await list_threads(saver, after=after, limit=limit):
+    for session_id in await list_threads(saver, group=group, after=after, limit=limit):
         try:
             newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
             if newest is not None:
@@ -588,13 +587,13 @@ def _user_text(message: Any) -> str:
     return text_of(content) if role in ("human", "user") and isinstance(content, str | list) else ""
 
 
-async def _first_checkpoint(saver: BaseCheckpointSaver[Any], session_id: str) -> CheckpointTuple | None:
+async def _first_checkpoint(saver: Any, session_id: str) -> CheckpointTuple | None:
     """Return the first checkpoint of a session, which holds its first input; None if there is none."""
-    read = getattr(saver, "first_checkpoint", None)
-    if read is not None:
-        found: CheckpointTuple | None = await read(session_id)
-        return found
+    if hasattr(saver, "first_checkpoint"):
+        stored: CheckpointTuple | None = await saver.first_checkpoint(session_id)
+        return stored
     thread: Any = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
+    first: CheckpointTuple
     async for first in saver.alist(thread, filter={"step": -1}, limit=1):
         return first
     return None

@@ -352,6 +352,21 @@ async def test_sessions_are_listed_newest_first() -> None:
     assert await SessionMemory(graph).list_sessions() == ["third", "second", "first"]
 
 
+@pytest.mark.parametrize("stored_in", ["memory", "a file"])
+async def test_the_sessions_of_one_user_are_listed(stored_in: str, tmp_path: Path) -> None:
+    async with open_saver("memory:" if stored_in == "memory" else f"sqlite:///{tmp_path}/sessions.db") as saver:
+        call = asks(("1", "echo", {"text": "a"}))
+        model = ScriptedChatModel(["Hello.", "Hello.", "Hello.", call])
+        graph = create_graph_agent(model, tools=[echo], config=LoopConfig(approve="echo"), checkpointer=saver)
+        for session_id in ("ada/c1", "adam/c1", "c1", "ada/c2"):
+            await graph.session(session_id).run("Hi")
+        memory = SessionMemory(graph)
+        listed = {name: await memory.list_sessions(user=name) for name in ("ada", "adam", "ben")}
+        waiting = await memory.list_sessions(user="ada", status="waiting")
+
+    assert (listed, waiting) == ({"ada": ["ada/c2", "ada/c1"], "adam": ["adam/c1"], "ben": []}, ["ada/c2"])
+
+
 async def test_an_unknown_session_has_no_events() -> None:
     graph = create_graph_agent(ScriptedChatModel(["x"]), checkpointer=InMemorySaver())
 

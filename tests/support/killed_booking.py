@@ -23,7 +23,7 @@ async def main(path: str) -> None:
     async with open_saver(f"sqlite:///{path}") as saver:
         model = ScriptedChatModel([asks(("b", "book", {"room": "Oak", "day": "2026-12-01"}))])
         agent = create_graph_agent(model, [book], checkpointer=saver)
-        await agent.session("ada:c1").run("Book Oak for tomorrow.")
+        await agent.session("ada/c1").run("Book Oak for tomorrow.")
 
 
 if __name__ == "__main__":

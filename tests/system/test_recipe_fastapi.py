@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from sse_starlette import EventSourceResponse
 from examples.fastapi_chat import app as recipe
 from graph_agent import ScriptedChatModel, SessionMemory
 from tests.support.a2a_servers import serving
+from tests.support.agents import asks
 from tests.support.doc_pages import ROOT, read_blocks
 from tests.support.gates import Gate, GatedModel, nothing_under_way, until
 from tests.support.warm_process import warm_python
@@ -41,8 +43,8 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     return serve
 
 
-async def send(client: httpx.AsyncClient, text: str) -> httpx.Response:
-    return await client.post("/chats/c1/messages", json={"id": "m1", "text": text})
+async def send(client: httpx.AsyncClient, text: str, id_: str = "m1") -> httpx.Response:
+    return await client.post("/chats/c1/messages", json={"id": id_, "text": text})
 
 
 def events(response: httpx.Response) -> list[tuple[str, Any]]:
@@ -75,6 +77,30 @@ async def test_a_call_waits_for_the_user_and_runs_when_approved(serve: Serve) ->
         ["call", "call", "token", "done"],
         done("Oak is yours."),
     )
+
+
+async def test_a_chat_that_is_opened_again_shows_its_calls(serve: Serve) -> None:
+    other = asks(("2", "book", {"room": "Elm", "day": "2026-12-01"}))
+    async with serve(ScriptedChatModel([BOOK, "Oak is yours.", other, "I booked nothing."])) as ada:
+        await send(ada, "Book Oak for tomorrow.")
+        await ada.post("/chats/c1/decisions", json={"id": "d1", "approved": True})
+        await send(ada, "Book Elm, too.", "m2")
+        await ada.post("/chats/c1/decisions", json={"id": "d2", "approved": False, "reason": "One is enough."})
+    async with serve(ScriptedChatModel([])) as ada:
+        shown = (await ada.get("/chats/c1/messages")).json()
+        chats = [(await ada.get("/chats")).json()]
+        chats.append((await ada.get("/chats", headers={"Authorization": "Bearer token-of-ben"})).json())
+
+    call = {"role": "call", "name": "book", "arguments": {"room": "Oak", "day": "2026-12-01"}}
+    assert shown == [
+        {"role": "user", "content": "Book Oak for tomorrow."},
+        {**call, "status": "success", "result": "Booked Oak for 2026-12-01."},
+        {"role": "agent", "content": "Oak is yours."},
+        {"role": "user", "content": "Book Elm, too."},
+        {**call, "arguments": {"room": "Elm", "day": "2026-12-01"}, "status": "denied", "result": ANY},
+        {"role": "agent", "content": "I booked nothing."},
+    ]
+    assert (chats, "One is enough." in shown[4]["result"]) == ([["c1"], []], True)
 
 
 async def test_a_rejected_call_does_not_run(serve: Serve) -> None:
@@ -149,7 +175,7 @@ async def test_a_variant_ends_the_run_when_the_tab_is_closed(serve: Serve, monke
     gate = Gate()
 
     def ends_with_its_browser(events: Any) -> EventSourceResponse:
-        session = recipe.app.state.agent.session("ada:c1")
+        session = recipe.app.state.agent.session("ada/c1")
         return EventSourceResponse(events, client_close_handler_callable=lambda _: session.abort())
 
     monkeypatch.setattr(recipe, "EventSourceResponse", ends_with_its_browser)
@@ -158,7 +184,7 @@ async def test_a_variant_ends_the_run_when_the_tab_is_closed(serve: Serve, monke
         await until(nothing_under_way)
         sessions = await SessionMemory(recipe.app.state.agent).list_sessions(status="aborted")
 
-    assert (gate.cancelled, sessions) == (True, ["ada:c1"])
+    assert (gate.cancelled, sessions) == (True, ["ada/c1"])
 
 
 async def test_only_a_run_whose_process_ended_is_resumed_at_the_next_start(serve: Serve) -> None:
@@ -175,7 +201,7 @@ async def test_only_a_run_whose_process_ended_is_resumed_at_the_next_start(serve
         await until(nothing_under_way)
         shown = (await ada.get("/chats/c1/messages")).json()
 
-    assert (gate.cancelled, next_gate.cancelled, stopped, sessions) == (True, True, {"stopped": True}, ["ada:c1"])
+    assert (gate.cancelled, next_gate.cancelled, stopped, sessions) == (True, True, {"stopped": True}, ["ada/c1"])
     assert ([each["role"] for each in shown], len(model.requests)) == (["user", "agent"], 0)
 
 
@@ -218,16 +244,19 @@ async def test_a_run_that_a_crash_cut_off_is_resumed_when_the_application_starts
 
     async with serve(ScriptedChatModel(["Please check whether Oak is booked."])) as ada:
         async with asyncio.timeout(120):
-            while len(found := (await ada.get("/chats/c1/messages")).json()) < 2:
+            while len(found := (await ada.get("/chats/c1/messages")).json()) < 3:
                 await asyncio.sleep(0.01)
 
+    call = {"role": "call", "name": "book", "arguments": {"room": "Oak", "day": "2026-12-01"}}
     assert found == [
         {"role": "user", "content": "Book Oak for tomorrow."},
+        {**call, "status": "unknown", "result": ANY},
         {"role": "agent", "content": "Please check whether Oak is booked."},
     ]
 
 
 def test_the_page_shows_the_code() -> None:
-    code, *_ = read_blocks(ROOT / "docs/recipes/fastapi.md")
+    shown = [block.text for block in read_blocks(ROOT / "docs/recipes/fastapi.md")[:2]]
 
-    assert code.text == (ROOT / "examples/fastapi_chat/app.py").read_text(encoding="utf-8")
+    files = [ROOT / "examples/fastapi_chat" / name for name in ("app.py", "index.html")]
+    assert shown == [file.read_text(encoding="utf-8") for file in files]

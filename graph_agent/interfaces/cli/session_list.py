@@ -47,6 +47,9 @@ def sessions(
         str | None,
         typer.Option("--status", help="Only those with this status, such as waiting, interrupted or completed."),
     ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Only those of this user: the name of an API key of the server.")
+    ] = None,
     rated: Annotated[bool, typer.Option("--rated", help="Only those with feedback on an answer.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the ids only.")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per session.")] = False,
@@ -60,10 +63,12 @@ def sessions(
     out, err = Terminal(), Terminal(stderr=True)
     accepts = _filter(status, rated=rated)
     # One more than is shown, by which the hint below is known to be true.
-    found = run_async(_summaries(database_url_of(config, db), limit + 1 if limit else None, accepts))
+    found = run_async(_summaries(database_url_of(config, db), user, limit + 1 if limit else None, accepts))
     shown = found[:limit] if limit else found
     if not found and not json_lines:
-        err.print("There are no sessions yet." if accepts is None else "No session matches.", style="dim")
+        err.print(
+            "There are no sessions yet." if accepts is None and user is None else "No session matches.", style="dim"
+        )
     elif json_lines:
         for each in shown:
             typer.echo(json.dumps(asdict(each)))
@@ -100,24 +105,27 @@ def _filter(status: str | None, *, rated: bool) -> Callable[[SessionSummary], bo
 
 
 async def _summaries(
-    address: str, limit: int | None, accepts: Callable[[SessionSummary], bool] | None
+    address: str, user: str | None, limit: int | None, accepts: Callable[[SessionSummary], bool] | None
 ) -> list[SessionSummary]:
     """Return the summaries of a database's sessions, newest first.
 
     Args:
         address: The URL of the database.
+        user: Name of the user; None for the sessions of all users.
         limit: Maximum number of sessions; None for all.
         accepts: Returns whether a session is listed; None for all.
     """
+    from graph_agent.session.activity import group_of
     from graph_agent.session.history import summarize_sessions
 
+    group = group_of(user)
     async with open_sessions(address) as (saver, is_running):
         if accepts is None:
-            return await summarize_sessions(saver, is_running, limit=limit)
+            return await summarize_sessions(saver, is_running, group=group, limit=limit)
         found: list[SessionSummary] = []
         after = None
         # By pages: a database may have a hundred thousand sessions, of which the first matches are enough.
-        while page := await summarize_sessions(saver, is_running, after=after, limit=_PAGE):
+        while page := await summarize_sessions(saver, is_running, group=group, after=after, limit=_PAGE):
             found += filter(accepts, page)
             after = page[-1].id
             if limit is not None and len(found) >= limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -26,6 +27,9 @@ from uvicorn.supervisors.multiprocess import SIGNALS, Process
 from graph_agent.base.errors import ConfigError
 from graph_agent.interfaces.server.admission.worker_folder import stop_at_once, warn_of_folder
 
+if sys.platform != "win32":
+    import fcntl
+
 logger = logging.getLogger("graph_agent.server.supervisor")
 
 _POLL_S = 0.1
@@ -40,6 +44,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FORKS = sys.platform == "linux"
 _PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
 
+_PREFIX = "graph-agent-serve-"
+_LOCK = "lock"
+"""File of the workers' folder, which the processes of the server lock until they end."""
 _MEMORY = ("/dev/shm",)
 """Folders to try if no temporary folder can be created in the default location; on Linux this one is in memory."""
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -301,7 +308,8 @@ def check_workers(workers: int, db: str) -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[Path | None]:
-    """Create the folder that worker processes share, and remove it on exit; yields its path.
+    """Create the folder that worker processes share, and remove it on exit, as well as the folders that killed servers
+    have left; yields its path.
 
     Yields None if `workers` is 1, and, after a logged warning, if no folder can be created. Sets the environment
     variable that makes prometheus_client use the folder.
@@ -310,9 +318,38 @@ def sharing(workers: int) -> Iterator[Path | None]:
     if folder is None:
         yield None
         return
-    with folder:
+    path = Path(folder.name)
+    with folder, contextlib.ExitStack() as lock:
+        if sys.platform != "win32":
+            _remove_leftovers(path.parent)
+            # A full disk: the folder then stays if the server is killed.
+            with contextlib.suppress(OSError):
+                lock.enter_context(_locked(path))
         os.environ[_METRICS] = folder.name
-        yield Path(folder.name)
+        yield path
+
+
+if sys.platform != "win32":
+
+    @contextmanager
+    def _locked(folder: Path) -> Iterator[None]:
+        """Lock a folder of workers, which inherit the lock, so that no other server removes it; raise `OSError` if that
+        fails.
+        """
+        with open(folder / "unlocked", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Under this name it is always locked while the server lives.
+            os.rename(lock.name, folder / _LOCK)
+            yield
+
+    def _remove_leftovers(place: Path) -> None:
+        """Remove the folders of killed servers: those of this user whose lock no process holds."""
+        for folder in place.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                if folder.lstat().st_uid == os.getuid():
+                    with open(folder / _LOCK, "rb") as lock:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(folder)
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
@@ -324,7 +361,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
     # A full disk is the most likely reason of a failure, so memory is tried next.
     for place in (None, *_MEMORY):
         try:
-            return tempfile.TemporaryDirectory(prefix="graph-agent-serve-", dir=place, ignore_cleanup_errors=True)
+            return tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
         except OSError as error:
             first_error = first_error or error
     assert first_error is not None, "at least one location is tried"

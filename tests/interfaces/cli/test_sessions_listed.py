@@ -268,3 +268,19 @@ async def test_a_report_names_the_sessions_with_an_open_input(url: str, tmp_path
         "Sessions whose newest input has not ended, and does not count: waits, failed",
         2,
     )
+
+
+async def test_the_sessions_of_a_user_are_listed(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Hello."], cycle=True), checkpointer=saver)
+        for session_id in ("ada/c1", "ben/c1", "ada/c2", "c1"):
+            await graph.session(session_id).run("Hi")
+    listed = ["sessions", "--db", f"sqlite:///{tmp_path}/sessions.db", "--quiet"]
+
+    printed = [
+        run_cli(tmp_path, *listed, *options).stdout.split()
+        for options in (["--user", "ada"], ["--user", "ada", "--status", "completed", "-n", "1"])
+    ]
+    none = run_cli(tmp_path, *listed, "--user", "cleo").stderr
+
+    assert (printed, none) == ([["ada/c2", "ada/c1"], ["ada/c2"]], "No session matches.\n")

@@ -96,7 +96,7 @@ def running(
         begins = out.tell()
         options: dict[str, Any] = {
             "cwd": folder,
-            "env": _environment(environment or {}),
+            "env": _environment(folder, environment or {}),
             "stdin": subprocess.DEVNULL,
             "stdout": out.fileno(),
             "stderr": out.fileno(),
@@ -121,7 +121,7 @@ def refused(folder: Path, options: Sequence[str], *, agent: dict[str, Any] | Non
         process = start_python(
             command,
             cwd=folder,
-            env=_environment({}),
+            env=_environment(folder, {}),
             stdin=subprocess.DEVNULL,
             stdout=out.fileno(),
             stderr=out.fileno(),
@@ -148,10 +148,11 @@ def _has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def _environment(extra: dict[str, str]) -> dict[str, str]:
+def _environment(folder: Path, extra: dict[str, str]) -> dict[str, str]:
+    """The variables of a server, whose temporary files stay in its folder if it is killed."""
     unwanted = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "DEBUG_MOCK_RESPONSES", "GRAPH_AGENT_API_KEYS"}
     own = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", **extra}
+    return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", "TMPDIR": str(folder), **extra}
 
 
 def _address(served: Served, begins: int, listens: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -170,3 +171,26 @@ def test_a_hangup_exchanges_the_keys_of_the_keys_file(tmp_path: Path) -> None:
         server.process.wait(60)
 
     assert [each.status_code for each in statuses] == [401, 200]
+
+
+def test_a_normal_stop_removes_the_folder_of_the_workers_and_a_start_those_of_killed_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    (other := tmp_path / "graph-agent-serve-other").mkdir()  # of another program, without a lock
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("graph-agent-serve-*")) - {other}
+
+    with serving(tmp_path, "--workers", "2") as server:
+        server.kill_all()
+    [killed] = folders()
+    with serving(tmp_path, "--workers", "2") as server:
+        [running] = folders()
+        with supervisor.sharing(2) as own:
+            both = folders()
+        server.term()
+        server.process.wait(60)
+
+    assert (killed != running, both, folders(), other.exists()) == (True, {running, own}, set(), True)
