@@ -45,7 +45,8 @@ class ArgumentOrigin(TypedDict):
     untrusted: NotRequired[Literal[True]]
     """The value comes from text that outsiders can write, and the user did not write it; absent if not."""
     parts: NotRequired[list[str]]
-    """Of a delegation's task, the parts that come from untrusted text; absent if there are none."""
+    """Of a delegation's task, and of a fact for the memory, the parts that come from untrusted text; absent if there
+    are none."""
 
 
 class TracedCall(TypedDict):

@@ -24,6 +24,13 @@ class RecalledFact(Protocol):
         """The text; empty for a forgotten fact."""
         ...
 
+    @property
+    def untrusted(self) -> Sequence[str]:
+        """The parts of the text that an agent with `origins` took from untrusted text when it kept the fact, as tokens
+        joined by spaces; empty if there are none, or if no such agent kept it.
+        """
+        ...
+
 
 class AgentMemory(Protocol):
     """The facts of users across sessions; `graph_agent.memory.open_memory` opens one."""
@@ -57,13 +64,14 @@ class AgentMemory(Protocol):
         """
         ...
 
-    async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
+    async def keep(self, caller: str, content: object, id_: str | None = None, *, untrusted: Sequence[str] = ()) -> str:
         """Store a fact of a caller, and return its id.
 
         Args:
             caller: Id of the user, as `caller_of` returns it.
             content: The text.
             id_: Id of the fact to store or replace; None for a new id.
+            untrusted: The `untrusted` parts of the fact.
 
         Raises:
             InputError: The text cannot be a fact.

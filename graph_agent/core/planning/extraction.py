@@ -25,6 +25,7 @@ from graph_agent.core.planning.compaction import newest_input
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import by_fallback
+from graph_agent.core.planning.traced_calls import untrusted_parts_of
 from graph_agent.core.state.caller import caller_of_input
 from graph_agent.core.state.run import WorkStoppedError
 from graph_agent.models.stream_watch import StreamWatch
@@ -130,9 +131,11 @@ async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conve
     facts = _facts_in(outcome.result().text, {fact.id for fact in known})
     # The same ids if the node runs again after a crash, so that no fact is kept twice.
     place = f"{request.thread_id or uuid.uuid4()}/{answer.loop['last_input_id']}"
+    # The answer may quote what outsiders wrote.
+    parts = await untrusted_parts_of(answer, [text for text, _ in facts])
     return [
-        await memory.keep(caller, text, replaced or str(uuid.uuid5(_IDS, f"{place}/{at}")))
-        for at, (text, replaced) in enumerate(facts)
+        await memory.keep(caller, text, replaced or str(uuid.uuid5(_IDS, f"{place}/{at}")), untrusted=untrusted)
+        for at, ((text, replaced), untrusted) in enumerate(zip(facts, parts, strict=True))
     ]
 
 

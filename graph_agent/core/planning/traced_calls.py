@@ -1,4 +1,5 @@
-"""Traces the calls of a plan that are about to run, and refuses tainted ones that cannot be approved."""
+"""Traces the calls of a plan that are about to run, and facts for the memory; refuses tainted calls that cannot be
+approved."""
 
 from __future__ import annotations
 
@@ -14,10 +15,15 @@ from graph_agent.base.types import Call
 from graph_agent.core.extensions.delegation import HANDED_PARTS
 from graph_agent.core.extensions.source_marks import sinks_of
 from graph_agent.core.planning.origins.sources import Sources
-from graph_agent.core.planning.origins.trace import refused, traced
+from graph_agent.core.planning.origins.trace import refused, traced, untrusted_parts
 
 if TYPE_CHECKING:
+    from langchain_core.messages import AnyMessage
+
+    from graph_agent.core.execution.deps import Task
+    from graph_agent.core.planning.answer import AnswerUpdate
     from graph_agent.core.planning.update import PlanUpdate
+    from graph_agent.core.state.schema import LoopState
 
 _sources: WeakKeyDictionary[object, tuple[Sources, list[str]]] = WeakKeyDictionary()
 """Run → the texts that the run's model has read, and the ids of the memory's facts among them.
@@ -39,7 +45,7 @@ async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequen
         ready: The calls that can run.
     """
     task, settings = update.task, update.settings
-    sources = await _sources_of(update)
+    sources = await _sources_of(task, update.history, update.loop)
     # Elsewhere "${" is plain text.
     has_references = task.deps.mode(settings) == "wave"
     templates = {call["id"]: call.get("template", call["arguments"]) for call in planned if has_references}
@@ -57,23 +63,42 @@ async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequen
     return [refused(call) for call in made] if has_no_reviewer or settings.on_tainted == "deny" else made
 
 
-async def _sources_of(update: PlanUpdate) -> Sources:
+async def untrusted_parts_of(answer: AnswerUpdate, texts: Sequence[str]) -> list[list[str]]:
+    """Return the parts of each text that come from untrusted text that the run's model has read; empty lists without
+    the setting `origins`.
+
+    Args:
+        answer: The pass through `finalize`.
+        texts: The texts, which the model wrote.
+    """
+    if not answer.settings.origins:
+        return [[] for _ in texts]
+    sources = await _sources_of(answer.task, answer.state["messages"], answer.loop)
+
+    def work() -> list[list[str]]:
+        sources.follow(answer.state.get("events", ()), answer.events)
+        return [untrusted_parts(sources, text) for text in texts]
+
+    return await asyncio.to_thread(work)  # as above
+
+
+async def _sources_of(task: Task, history: Sequence[AnyMessage], loop: LoopState) -> Sources:
     """Return the texts that the run's model has read, with the conversation and the recalled facts; cached for the run.
 
     Texts in events are added later, by `Sources.follow`. Facts that the memory cannot return are left out.
     """
-    task, deps = update.task, update.deps
-    if update.run not in _sources:
+    deps = task.deps
+    if task.run not in _sources:
         made = Sources(deps.toolbox, [tool.name for tool in deps.memory.tools] if deps.memory else [])
         handed = task.config["configurable"].get(HANDED_PARTS, ())
-        made.add_conversation(update.history, text_of(deps.prompt("")), handed)
-        _sources[update.run] = made, []
-    sources, known = _sources[update.run]
-    recalled = update.loop.get("recalled")
+        made.add_conversation(history, text_of(deps.prompt("")), handed)
+        _sources[task.run] = made, []
+    sources, known = _sources[task.run]
+    recalled = loop.get("recalled")
     if deps.memory is not None and recalled is not None and (ids := [*recalled["facts"]]) != known:
         known[:] = ids
         # A memory that is down has failed for the request, too, so that the model has none of its facts.
         with suppress(Exception):
             for fact in (await deps.memory.get(deps.memory.caller_of(task.runtime), ids)).values():
-                sources.add_facts(fact.content)
+                sources.add_fact(fact.content, fact.untrusted)
     return sources

@@ -56,6 +56,9 @@ class Fact:
     """When it was last changed or forgotten: ISO 8601, UTC."""
     forgotten: bool = False
     """Whether it was forgotten, so that only this tombstone is left."""
+    untrusted: Sequence[str] = ()
+    """The parts of the text that an agent with `origins` took from untrusted text when it kept the fact, as tokens
+    joined by spaces; empty if there are none, or if no such agent kept it."""
 
 
 def namespace_of(caller: str) -> tuple[str, str]:
@@ -169,11 +172,17 @@ class Memory:
                 facts[id_] = Fact(id_, "", tombstone.value["at"], forgotten=True)
         return facts
 
-    async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
+    async def keep(self, caller: str, content: object, id_: str | None = None, *, untrusted: Sequence[str] = ()) -> str:
         """Store a fact, or replace the one with the id `id_`, and return its id; None for a new id. A fact of another
         caller with the same id is not touched.
 
         NUL characters and lone surrogates, which no database stores, become U+FFFD; white space at the ends is removed.
+
+        Args:
+            caller: Id of the user.
+            content: The text.
+            id_: Id of the fact to store or replace; None for a new id.
+            untrusted: The parts of the text that come from untrusted text, as `Fact.untrusted` has them.
 
         Raises:
             InputError: `content` is no text, or the text is empty or longer than `MAX_CHARS`.
@@ -186,7 +195,8 @@ class Memory:
             raise InputError(f"A fact has 1 to {MAX_CHARS:,} characters; this one has {len(text):,}. Write it shorter.")
         id_ = clean(id_ or str(uuid.uuid4()))  # PostgreSQL refuses NUL
         await self._refuse_forgotten(caller, id_)
-        await self._store.aput(namespace_of(caller), id_, {"content": text, "at": time.time_ns()})
+        value = {"content": text, "at": time.time_ns(), **({"untrusted": [*untrusted]} if untrusted else {})}
+        await self._store.aput(namespace_of(caller), id_, value)
         try:
             # A concurrent `forget` stores its tombstone before it deletes: either this finds it, or that deletes this.
             await self._refuse_forgotten(caller, id_)
@@ -244,6 +254,5 @@ def _label(caller: str) -> str:
 def _fact(item: Item | SearchItem) -> Fact:
     """Return an item of the Store as a fact; one without content has an empty text."""
     value: Mapping[str, Any] = item.value
-    return Fact(
-        item.key, as_text(value.get("content", "")), item.updated_at.astimezone(UTC).isoformat(timespec="seconds")
-    )
+    updated = item.updated_at.astimezone(UTC).isoformat(timespec="seconds")
+    return Fact(item.key, as_text(value.get("content", "")), updated, untrusted=(*value.get("untrusted", ()),))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 import warnings
+from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.tools import BaseTool, StructuredTool
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _KEYS = uuid.UUID("6c0fb0e5-6f6a-4c39-9a3e-8d0b8a1f6c55")
 """Namespace of the ids of facts that calls create."""
+_untrusted: ContextVar[Sequence[str]] = ContextVar("graph_agent_untrusted_parts", default=())
+"""The parts of the fact of the current call that come from untrusted text."""
 
 
 class CallerFacts:
@@ -39,7 +43,7 @@ class CallerFacts:
 
     async def aput(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
         """Store `value["content"]` as the fact `key`; raise `InputError` if it is empty or too long."""
-        await self._memory.keep(self._caller, value.get("content"), key)
+        await self._memory.keep(self._caller, value.get("content"), key, untrusted=_untrusted.get())
 
     async def adelete(self, namespace: tuple[str, ...], key: str) -> None:
         """Forget the fact `key`; raise `UnknownFactError` if the caller never had it."""
@@ -55,7 +59,8 @@ class CallerFacts:
         """
         found = await self._memory.found(self._caller, query, limit=max(1, min(limit, 100)), offset=max(0, offset))
         for item in found:
-            item.value = {"content": item.value.get("content", "")}  # without what only the memory reads
+            # Without what only the memory reads.
+            item.value = {name: item.value[name] for name in ("content", "untrusted") if name in item.value}
         return found
 
     async def aget(self, key: str) -> Item | None:
@@ -90,6 +95,7 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
 
         Raises `ValueError` if a fact to replace or forget does not exist, or if an id is given for a new fact.
         """
+        _untrusted.set(_untrusted_parts(runtime))
         if action != "create":
             try:
                 if id is not None and action == "update" and await facts.aget(str(id)) is None:
@@ -110,6 +116,15 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
         _tool(manage, {"effect": "write", "idempotent": True}, manage_memory),
         _tool(search, {"effect": "read"}, cast("Any", search).coroutine),
     ]
+
+
+def _untrusted_parts(runtime: ToolRuntime[Any, Any]) -> Sequence[str]:
+    """Return the parts of a call's fact that come from untrusted text; empty unless the agent traces origins."""
+    for entry in reversed(runtime.state.get("events", ())):
+        if entry["type"] == "tool_call" and entry["id"] == runtime.tool_call_id:
+            found: Sequence[str] = entry.get("origins", {}).get("content", {}).get("parts", ())
+            return found
+    return ()
 
 
 def _tool(given: Any, marks: dict[str, Any], coroutine: Any) -> StructuredTool:

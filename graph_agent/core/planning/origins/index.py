@@ -36,9 +36,11 @@ class Author(IntEnum):
     """The author of the agent: its system prompt."""
     MEMORY = 3
     """The memory of earlier sessions."""
-    TRUSTED = 4
+    TAINTED_MEMORY = 4
+    """Facts of that memory that an agent took from untrusted text."""
+    TRUSTED = 5
     """A tool or delegate whose results are not declared untrusted."""
-    UNTRUSTED = 5
+    UNTRUSTED = 6
     """A tool or delegate whose results outsiders can write."""
 
 
@@ -202,7 +204,7 @@ class TextIndex:
         Returns:
             `(first, end)` indexes of each part, `end` exclusive, in order.
         """
-        untrusted = self._covered((Author.HANDED, Author.UNTRUSTED), tokens)
+        untrusted = self._covered((Author.HANDED, Author.TAINTED_MEMORY, Author.UNTRUSTED), tokens)
         own = self._covered((Author.USER, Author.SYSTEM), tokens)
         found: list[tuple[int, int]] = []
         for at, (theirs, ours) in enumerate(zip(untrusted, own, strict=True)):

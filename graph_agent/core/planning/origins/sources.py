@@ -53,7 +53,8 @@ class Sources:
         A tool may return an argument as a value of its own.
         """
         self._toolbox = toolbox
-        self._memory_tools = frozenset(memory_tools)
+        self.memory_tools = frozenset(memory_tools)
+        """Names of the tools that read and write the memory."""
         self._read = 0
 
     def add_conversation(self, messages: Sequence[AnyMessage], system: str, handed: Sequence[str]) -> None:
@@ -79,9 +80,27 @@ class Sources:
                 is_own = isinstance(message, HumanMessage)
                 self.index.add(OWN if is_own else ReadText(Author.UNTRUSTED, "context"), message.text)
 
-    def add_facts(self, text: str) -> None:
-        """Add the text of facts that the memory of earlier sessions returned."""
-        self.index.add(ReadText(Author.MEMORY, "memory"), text)
+    def add_fact(self, text: str, untrusted: Sequence[str], call: str = "", name: str = "") -> None:
+        """Add a fact of the memory. With untrusted parts, the fact as a whole is untrusted, and the text between these
+        parts is not.
+
+        Args:
+            text: The fact.
+            untrusted: The parts that an agent took from untrusted text when it kept the fact, as tokens joined by
+                spaces, longest first.
+            call: Id of the call that returned the fact; empty for a recalled one.
+            name: Name of this call.
+        """
+        own = ReadText(Author.MEMORY, "memory", call, name)
+        if not untrusted:
+            self.index.add(own, text)
+            return
+        self.index.add(ReadText(Author.TAINTED_MEMORY, "memory", call, name, named=True), text)
+        rest = f" {' '.join(match_tokens(text))} "
+        for part in untrusted:
+            rest = rest.replace(f" {part} ", " \n ")
+        for each in rest.split("\n"):
+            self.index.add(own, each)
 
     def follow(self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> None:
         """Add the events that were not added yet.
@@ -148,7 +167,20 @@ class Sources:
         source, fields = self.source_of(entry["id"], name)
         value = value_of(entry)
         # Content blocks of a result without a value are no list of the tool.
-        self._add_value(source, text_of(value) if value is entry["content"] else value, fields)
+        value = _parsed(text_of(value) if value is entry["content"] else value)
+        if name in self.memory_tools and isinstance(value, list):
+            value = [self._untainted(found, source) for found in value]
+        self._add_value(source, value, fields)
+
+    def _untainted(self, found: Any, source: ReadText) -> Any:
+        """Add a fact that a tool of the memory found if it has untrusted parts, and return None; otherwise return what
+        the tool found.
+        """
+        fact = found.get("value") if isinstance(found, dict) else None
+        if not isinstance(fact, dict) or not fact.get("untrusted"):
+            return found
+        self.add_fact(str(fact.get("content")), fact["untrusted"], source.call, source.name)
+        return None
 
     def _add_value(self, source: ReadText, value: Any, fields: frozenset[str] = frozenset()) -> None:
         """Add a value to the index; text that is a JSON object or list is parsed first.
@@ -159,8 +191,7 @@ class Sources:
             fields: Names of the only fields that are untrusted, so that the others get a trusted source; empty if
                 `source` applies to all.
         """
-        if isinstance(value, str) and value.lstrip().startswith(("{", "[")) and (read := decode(value)) is not None:
-            value = read[0]
+        value = _parsed(value)
         if not fields:
             self.index.add(source, value)
             return
@@ -177,7 +208,7 @@ class Sources:
             id_: Id of the call.
             name: Name of the call.
         """
-        if name in self._memory_tools:
+        if name in self.memory_tools:
             return ReadText(Author.MEMORY, "memory", id_, name), frozenset()
         kind = "delegate" if is_delegation(name) else "result"
         declared = declared_source(self._toolbox, name)
@@ -185,6 +216,13 @@ class Sources:
             group = Author.TRUSTED if declared == "trusted" else Author.UNTRUSTED
             return ReadText(group, kind, id_, name), frozenset()
         return ReadText(Author.UNTRUSTED, kind, id_, name, named=True), declared
+
+
+def _parsed(value: Any) -> Any:
+    """Return the JSON value in a text that is an object or a list; anything else unchanged."""
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")) and (read := decode(value)) is not None:
+        return read[0]
+    return value
 
 
 def is_named(path: str, fields: frozenset[str]) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
+from urllib.parse import unquote
 
 MOST_LEAVES = 10_000
 """Maximum values of one argument that are read; the rest is not searched."""
@@ -26,15 +28,20 @@ _TOKEN = re.compile(r"(?<![^\W_])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![^\W_])|
 _INVISIBLE = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]")
 # Letters of scripts without spaces between words; each is a token, because a name is a part of a longer run.
 _UNSPACED = re.compile("[\u0e00-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+_AT = ("@", "%40", "&#64;", "&#x40;", "&commat;")
 _WITHIN_ADDRESS = frozenset(".+_-")
 _HAS_DIGIT = re.compile(r"\d")
 # Between the groups of an id, such as an account or a telephone number.
 _IN_ID = re.compile(r"[ \-./()]{1,3}")
 # Numbers with the separators of other countries, or with a unit without a space: "1.200,50", "12 000", "5EUR".
 _OTHER_NUMBER = re.compile(
-    r"(?<![\w.,])(?:\d{1,3}(?P<mark>[.,' ])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d{1,2})?|\d+(?:[.,]\d{1,2})?)"
-    r"(?![.,' ]?\d)(?=[^\W\d_]{0,3}\b|\W|$)"
+    r"(?<![\w.,])(?P<plain>\d{1,3}(?P<mark>[.,' ])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d{1,2})?|\d+(?:[.,]\d{1,2})?)"
+    r"(?![.,' ]?\d)(?=[^\W\d_]{0,3}\b|\W|$)(?: ?(?P<factor>k|thousand|m|mio|million|bn|billion)\b)?"
 )
+_ZEROS = {"k": 3, "thousand": 3, "m": 6, "mio": 6, "million": 6, "bn": 9, "billion": 9}
+"""Word after a number → the zeros that it stands for."""
+# An address in a link or in a web page: "eve%40mail.example", "eve&#64;mail.example".
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z]\w{1,31});", re.IGNORECASE)
 # Separates the values in one text, such as several recipients, or the fields of a link.
 _BETWEEN = re.compile(r"(?:,(?!\d{3})|[\s;|<>\"'()\[\]{}?&=#])+")
 _ENTRY = re.compile(r",(?!\d{3})|[;|\n]")
@@ -58,7 +65,12 @@ def match_tokens(value: Any) -> list[str]:
 
 
 def _normal(text: str) -> str:
-    """Return a text in lower case, in Unicode's compatible form, without invisible characters."""
+    """Return a text in lower case, in Unicode's compatible form, without invisible characters, percent-encoding and
+    HTML's entities."""
+    if "&" in text:
+        text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
+    if "%" in text:
+        text = unquote(text)
     if text.isascii():
         return text.lower()
     plain = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
@@ -80,7 +92,8 @@ def other_forms(value: Any) -> Iterator[tuple[str, int, int]]:
     of the text, `end` exclusive.
 
     An id is read without its separators (`DE02 1203 0000`), at every possible length of 8 characters or more, and a
-    number with the separators of other countries (`1.200,50`). Linear in the length of the text.
+    number with the separators of other countries (`1.200,50`) or a word for its zeros (`1.2k`). Linear in the length of
+    the text.
 
     Args:
         value: The text; other values, and texts without a digit, have no second reading.
@@ -107,15 +120,29 @@ def _other_numbers(text: str, tokens: Sequence[re.Match[str]]) -> Iterator[tuple
     """Yield the numbers in a text in their second reading, as `other_forms` does; `tokens` are those of the text."""
     first = 0
     for number in _OTHER_NUMBER.finditer(text):
-        digits = number[0].replace(number["mark"] or ",", "" if number["mark"] else ".")
-        reading = _canonical(digits.replace(",", "."))
+        digits = number["plain"].replace(number["mark"] or ",", "" if number["mark"] else ".").replace(",", ".")
+        readings = [(digits, number.end("plain"))]
+        if number["factor"]:
+            readings.append((_shifted(digits, _ZEROS[number["factor"]]), number.end()))
         while first < len(tokens) and tokens[first].start() < number.start():
             first += 1
-        end = first
-        while end < len(tokens) and tokens[end].start() < number.end():
-            end += 1
-        if first < end and [reading] != [_canonical(token[0]) for token in tokens[first:end]]:
-            yield reading, first, end
+        for reading, stop in readings:
+            end = first
+            while end < len(tokens) and tokens[end].start() < stop:
+                end += 1
+            if first < end and [_canonical(reading)] != [_canonical(token[0]) for token in tokens[first:end]]:
+                yield _canonical(reading), first, end
+
+
+def _shifted(digits: str, zeros: int) -> str:
+    """Return a decimal number, multiplied by a power of ten, as text."""
+    whole, _, fraction = digits.partition(".")
+    return f"{whole}{fraction[:zeros].ljust(zeros, '0')}".lstrip("0") or "0"
+
+
+def is_address(value: Any) -> bool:
+    """Whether a value is a text that has an address of mail."""
+    return isinstance(value, str) and any(sign in value for sign in _AT)
 
 
 def continued_tokens(value: Any) -> list[int]:
@@ -123,7 +150,7 @@ def continued_tokens(value: Any) -> list[int]:
 
     Empty for a value without an address.
     """
-    if not isinstance(value, str) or "@" not in value:
+    if not is_address(value):
         return []
     text = _normal(value)
     found = [*_TOKEN.finditer(text)]

@@ -12,7 +12,14 @@ from graph_agent.base.types import Call
 from graph_agent.base.waves.references import references_in
 from graph_agent.core.planning.origins.index import Author, Place
 from graph_agent.core.planning.origins.sources import Sources, is_named
-from graph_agent.core.planning.origins.tokens import keys_in, leaf_values, match_tokens, other_forms, pieces
+from graph_agent.core.planning.origins.tokens import (
+    is_address,
+    keys_in,
+    leaf_values,
+    match_tokens,
+    other_forms,
+    pieces,
+)
 
 MOST_ARGUMENTS = 200
 """Maximum values in the sinks of one call whose origins are searched, and the same number in its other arguments."""
@@ -37,7 +44,8 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
     A sink is an argument that decides where the call goes, such as a recipient. It is tainted if its value, one of
     several values in it, or a field name in it comes from text that outsiders can write. At most `MOST_ARGUMENTS`
     values of sinks and as many of other arguments are searched: of the rest, the first value of each sink counts as
-    untrusted, and the others get no origin. The task of a delegation also gets its untrusted `parts`.
+    untrusted, and the others get no origin. The task of a delegation, and a fact for the memory, also get their
+    untrusted `parts`.
 
     Args:
         sources: The texts that the model has read.
@@ -65,9 +73,10 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
         for path, key in keys_in(argument, name) if is_sink else ():
             if "untrusted" in (found := _origin(sources, key, ())):
                 origins[path] = found
-    task = call["arguments"].get("task") if is_delegation(call["name"]) else None
-    if isinstance(task, str) and "task" in origins and (parts := untrusted_parts(sources, task)):
-        origins["task"] = {**origins["task"], "parts": parts}
+    kept = "task" if is_delegation(call["name"]) else "content" if call["name"] in sources.memory_tools else ""
+    text = call["arguments"].get(kept)
+    if isinstance(text, str) and kept in origins and (parts := untrusted_parts(sources, text)):
+        origins[kept] = {**origins[kept], "parts": parts}
     tainted = [
         path for path, each in origins.items() if "untrusted" in each and _TOP.split(path, maxsplit=1)[0] in sinks
     ]
@@ -119,8 +128,7 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
     """
     tokens = match_tokens(value)[:MOST_VALUE_TOKENS]
     others = [form for form, first, end in other_forms(value) if (first, end) == (0, len(tokens))]
-    is_address = isinstance(value, str) and "@" in value
-    found = sources.index.find(tokens, others, is_address=is_address)
+    found = sources.index.find(tokens, others, is_address=is_address(value))
     # A value that the user wrote, too, is the user's.
     is_own = found is not None and found.part is None and found.source.group is Author.USER
     by_value = _of_place(found, tokens)
@@ -128,6 +136,8 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
         by_value = earlier
     for text in references:
         for origin, is_whole in _referenced(sources, text):
+            if origin["kind"] == "memory" and "untrusted" in by_value:
+                return by_value
             if "untrusted" in origin and is_own:
                 del origin["untrusted"]
             if is_whole or "untrusted" in origin:
@@ -162,7 +172,7 @@ def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
     - `how` is `field` if the value is a whole field, and otherwise `prose`; it is absent if not all texts could be
       searched.
     - `untrusted` is set for a value in prose of an untrusted text, for a whole field that its tool declares as
-      untrusted, and for text that a delegating agent took from untrusted text.
+      untrusted, and for text that a delegating agent, or an agent that kept a fact, took from untrusted text.
 
     Args:
         place: The place; None if the value was not found.
@@ -181,17 +191,17 @@ def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
     if place.part is not None:
         origin["part"] = " ".join(tokens[slice(*place.part)])[:_MOST_CHARS]
     theirs = source.group is Author.UNTRUSTED and (source.named or not place.whole)
-    if theirs or source.group is Author.HANDED:
+    if theirs or source.group in (Author.HANDED, Author.TAINTED_MEMORY):
         origin["untrusted"] = True
     return origin
 
 
-def untrusted_parts(sources: Sources, task: str) -> list[str]:
-    """Return the parts of a delegation's task that come from untrusted text, as tokens joined by spaces, longest first.
+def untrusted_parts(sources: Sources, text: str) -> list[str]:
+    """Return the parts of a task or a fact that come from untrusted text, as tokens joined by spaces, longest first.
 
-    At most `MOST_UNTRUSTED_PARTS`, of the first `MOST_VALUE_TOKENS` tokens of the task; empty if there is none.
+    At most `MOST_UNTRUSTED_PARTS`, of the first `MOST_VALUE_TOKENS` tokens of the text; empty if there is none.
     """
-    tokens = match_tokens(task)[:MOST_VALUE_TOKENS]
+    tokens = match_tokens(text)[:MOST_VALUE_TOKENS]
     parts = [" ".join(tokens[first:last]) for first, last in sources.index.parts(tokens)]
     return sorted(dict.fromkeys(parts), key=len, reverse=True)[:MOST_UNTRUSTED_PARTS]
 

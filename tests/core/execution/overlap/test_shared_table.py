@@ -6,14 +6,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import GraphAgent, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.persistence import open_store
+from graph_agent.persistence import open_saver, open_store
+from tests.support.postgres_server import on_postgres
 from tests.support.warm_process import warm_python
 
 TABLE = ("graph_agent", "calls_that_followed")
@@ -34,7 +37,7 @@ def reading(name: str) -> BaseTool:
 
 
 def agent_of(
-    saver: InMemorySaver | None,
+    saver: BaseCheckpointSaver[Any] | None,
     store: BaseStore | None = None,
     *,
     names: tuple[str, ...] = ("look", "open"),
@@ -60,15 +63,26 @@ def seen(store: InMemoryStore) -> dict[str, int]:
     return counts
 
 
-async def test_an_agent_learns_from_sessions_that_were_stored_before_it_predicted() -> None:
-    saver = InMemorySaver()
-    before = agent_of(saver, predict=False).session("before")
-    for _ in range(2):
-        await before.run('Look for "a-1".')
-    session = agent_of(saver).session("after")
-    await session.run('Look for "a-1".')
+@pytest.mark.parametrize("kind", ["memory", "sqlite", pytest.param("postgres", marks=on_postgres)])
+async def test_an_agent_learns_from_sessions_that_were_stored_before_it_predicted(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/db"}
+    url = urls.get(kind) or request.getfixturevalue("postgres_url")
+    async with open_saver(url) as saver, open_store(url) as store:
+        before = agent_of(saver, predict=False).session("before")
+        for _ in range(2):
+            await before.run('Look for "a-1".')
+        # The second agent reads what the first has counted from the Store.
+        early = []
+        for name in ("after", "later"):
+            session = agent_of(saver, store).session(name)
+            await session.run('Look for "a-1".')
+            early.append([each.get("used") for each in await early_of(session)][-1:])
+        rows = [item.value["seen"] for item in await store.asearch(TABLE, limit=1_000) if "seen" in item.value]
 
-    assert [each.get("used") for each in await early_of(session)][-1:] == [1]
+    # Each of four inputs has three contexts: its begin, and the end of each call.
+    assert (early, sum(rows)) == ([[1], [1]], 4 * 3)
 
 
 async def test_stored_sessions_are_counted_once_and_not_those_of_agents_with_other_tools() -> None:
