@@ -32,8 +32,15 @@ STREAMED = (
     "the writing call begins",
 )
 """Phases of a plan whose calls begin while it is streamed, in their order."""
-PREDICTED = ("an early call runs", "the predicted call has ended", *STREAMED[1:])
-"""Phases of such a plan whose first call a table proposes before the reply begins, in their order."""
+PREDICTED = (
+    "an early call runs",
+    "the predicted call has ended",
+    *STREAMED[1:],
+    "before a count of the table is stored",
+    "a count of the table is stored",
+)
+"""Phases of such a plan whose first call a table proposes before the reply begins, in their order. The table is kept in
+a Store."""
 SLOW, NEXT = "/slow", "/next"
 """Ends of the texts of a reading call during which the next plan is predicted, and of a reading call of that plan."""
 LEARNED = 2

@@ -34,7 +34,7 @@ from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base import sqlite_connection
-from graph_agent.persistence import open_saver
+from graph_agent.persistence import open_saver, open_store
 from graph_agent.storage.checkpoints import postgres_fence
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
 from tests.attack.overlap_model import AheadModel, OverlapModel, Phases
@@ -81,6 +81,17 @@ class Kill:
             return reaching
 
         saver.aput, saver.aput_writes = watched(saver.aput), watched(saver.aput_writes)
+
+    def watch_table(self, store: Any) -> None:
+        """Make each write of a Store two phases."""
+        write = store.aput
+
+        async def entering(*args: Any, **kwargs: Any) -> None:
+            self.phases.enter("before a count of the table is stored")
+            await write(*args, **kwargs)
+            self.phases.enter("a count of the table is stored")
+
+        store.aput = entering
 
 
 class TurnsModel(ScriptedChatModel):
@@ -129,13 +140,14 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
     """The agent, with its sessions in a database."""
     kill = kill or Kill()
 
-    def graph(saver: Any) -> Any:
+    settings = json.loads(os.environ.get("TEST_ATTACK_OVERLAP", "{}"))
+
+    def graph(saver: Any, store: Any = None) -> Any:
         kill.watch(saver)
-        settings = json.loads(os.environ.get("TEST_ATTACK_OVERLAP", "{}"))
         config = LoopConfig(finalize="direct", model_retries=0, **settings)
         model = _overlap_model(kill.phases, settings) if settings else TurnsModel(responses=[])
         offered = [*tools(effects, kill), *([kill.phases.look()] if settings else [])]
-        return create_graph_agent(model, tools=offered, checkpointer=saver, config=config)
+        return create_graph_agent(model, tools=offered, checkpointer=saver, store=store, config=config)
 
     if url.startswith(FOREIGN):
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -144,7 +156,12 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
             yield graph(foreign)
         return
     async with open_saver(url) as saver:
-        yield graph(saver)
+        if settings.get("predict") != "table":
+            yield graph(saver)
+            return
+        async with open_store(url) as store:
+            kill.watch_table(store)
+            yield graph(saver, store)
 
 
 def _overlap_model(phases: Phases, settings: dict[str, Any]) -> ScriptedChatModel:
