@@ -37,10 +37,7 @@ def agent_file_of(resource: AgentResource) -> dict[str, Any]:
         content["system_prompt"] = spec.config.instructions
     if spec.mcpServers:
         content["mcp_servers"] = {
-            name: {
-                "transport": "http",
-                "url": f"${{MCP_SERVER_{_variable(name)}_URL:-http://{name}:{PORT}/mcp}}",
-            }
+            name: {"transport": "http", "url": f"${{MCP_SERVER_{_variable(name)}_URL:-http://{name}:{PORT}/mcp}}"}
             for name in spec.mcpServers
         }
     if peers := _peers(resource):

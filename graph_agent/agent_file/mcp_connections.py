@@ -42,11 +42,7 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
     for part in (raw.get("command"), *(raw.get("args") or ())):
         if isinstance(part, str):
             record_file(folder / part, f"the MCP server {name!r} of this agent", only_file=True)
-    return {
-        **raw,
-        "cwd": str(folder) if isinstance(cwd, str) else cwd,
-        "env": _env(raw.get("env") or {}, environment),
-    }
+    return {**raw, "cwd": str(folder) if isinstance(cwd, str) else cwd, "env": _env(raw.get("env") or {}, environment)}
 
 
 def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,16 +21,7 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.extensions.output import effect_text
 from graph_agent.devtools.recording import RecordedCall, RecordedInput, RecordedResult
-from graph_agent.devtools.script import (
-    Failure,
-    Reply,
-    Result,
-    ScriptItem,
-    Steering,
-    Stop,
-    Tokens,
-    was_stopped,
-)
+from graph_agent.devtools.script import Failure, Reply, Result, ScriptItem, Steering, Stop, Tokens, was_stopped
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.session.built_agent import builder_of
 

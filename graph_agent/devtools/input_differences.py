@@ -208,13 +208,7 @@ def _placed(recorded: RecordedInput, step: int, found: Iterable[_Found]) -> Iter
     """Convert findings to differences at a step of an input."""
     for kind, name, each in found:
         yield Difference(
-            input=recorded.number,
-            step=step,
-            kind=kind,
-            name=name,
-            path=each.path,
-            recorded=each.recorded,
-            now=each.now,
+            input=recorded.number, step=step, kind=kind, name=name, path=each.path, recorded=each.recorded, now=each.now
         )
 
 

@@ -22,13 +22,7 @@ from graph_agent.base.history.plan_parts import ModelCallRecord, Purpose
 from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.extensions.output import StopCause, cut_short
-from graph_agent.devtools.recording import (
-    RecordedCall,
-    RecordedInput,
-    RecordedReply,
-    RecordedResult,
-    RecordedStep,
-)
+from graph_agent.devtools.recording import RecordedCall, RecordedInput, RecordedReply, RecordedResult, RecordedStep
 
 ReplyContent: TypeAlias = str | list[Any]
 """Text, or LangChain content blocks."""

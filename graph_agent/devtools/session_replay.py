@@ -29,14 +29,7 @@ from graph_agent.devtools.input_differences import (
 )
 from graph_agent.devtools.json_values import ABSENT
 from graph_agent.devtools.playback import Playback, asked_calls
-from graph_agent.devtools.recording import (
-    RecordedInput,
-    Recording,
-    as_left,
-    decision_in,
-    read_recording,
-    recording_of,
-)
+from graph_agent.devtools.recording import RecordedInput, Recording, as_left, decision_in, read_recording, recording_of
 from graph_agent.devtools.script import Failure, Reply, Script, Stop, script_of
 from graph_agent.devtools.stand_ins import rebuild
 from graph_agent.session.forks import copy_session

@@ -32,16 +32,7 @@ from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.history.events import Event
 from graph_agent.base.types import SessionStatus
 from graph_agent.devtools.calls import CallInWave, wave_calls
-from graph_agent.devtools.cases import (
-    NO_MEASURES,
-    Case,
-    FailedCheck,
-    Judge,
-    Measures,
-    Score,
-    check_run,
-    masked_error,
-)
+from graph_agent.devtools.cases import NO_MEASURES, Case, FailedCheck, Judge, Measures, Score, check_run, masked_error
 from graph_agent.devtools.recording import reported_usage
 from graph_agent.models.endpoints import ModelEndpoint
 from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env

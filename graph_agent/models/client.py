@@ -385,11 +385,7 @@ class ModelClient:
         """
         model_call = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
-            model_call=model_call,
-            recover=recover,
-            prefix=sentence,
-            settings=settings,
-            hides_calls=self.hides_calls,
+            model_call=model_call, recover=recover, prefix=sentence, settings=settings, hides_calls=self.hides_calls
         )
         config = watch.gated(merge_configs(ensure_config(), {"callbacks": [watch]}))
         reply = sanitized(await model.ainvoke(model_call.request, config))

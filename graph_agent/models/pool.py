@@ -199,8 +199,7 @@ class ModelPool:
         endpoint = endpoint_of(model, settings.rules_of(name, name_of_model(model)))
         window = (model.profile or {}).get("max_input_tokens") or endpoint.rules.window
         client, planner = self._wrap(
-            self._client(model, endpoint),
-            StructuredPlanner(model, self._plan_schema, self._plan_tool, endpoint),
+            self._client(model, endpoint), StructuredPlanner(model, self._plan_schema, self._plan_tool, endpoint)
         )
         return BoundModel(
             name=name,

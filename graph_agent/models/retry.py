@@ -284,12 +284,7 @@ async def ask(
     is_streamed = streams_always(runnable, options) if listener is None else may_stream(runnable, options)
     new_limit = _StreamedAttempt if is_streamed else _Attempt
     watch.limit = limit = new_limit(
-        given,
-        request,
-        options,
-        settings,
-        decoder=decoder,
-        sums_usage=reports_differences(runnable),
+        given, request, options, settings, decoder=decoder, sums_usage=reports_differences(runnable)
     )
     if listener is not None:
         limit.listener = listener

@@ -40,11 +40,7 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
     """
 
     def session(
-        self,
-        session_id: str,
-        *,
-        configurable: Mapping[str, Any] | None = None,
-        on_approval: OnApproval | None = None,
+        self, session_id: str, *, configurable: Mapping[str, Any] | None = None, on_approval: OnApproval | None = None
     ) -> Session[ResponseT, ContextT]:
         """Return the session with an id: `Session(agent, session_id)`, with the same arguments and errors.
 

@@ -18,11 +18,7 @@ from importlib import import_module
 from types import FunctionType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import (
-    AsyncCallbackManager,
-    AsyncCallbackManagerForChainRun,
-    BaseCallbackManager,
-)
+from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForChainRun, BaseCallbackManager
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config

@@ -17,13 +17,7 @@ from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddlewar
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.types import Command
 
-from graph_agent.base._compat import (
-    can_jump_to,
-    dual_runnable,
-    is_overridden,
-    trace_policy_of,
-    with_context,
-)
+from graph_agent.base._compat import can_jump_to, dual_runnable, is_overridden, trace_policy_of, with_context
 from graph_agent.base._internal.sync_bridge import call_in_thread, in_blocking_run
 from graph_agent.base.errors import ConfigError, HookError
 from graph_agent.base.settings.config import user_context
@@ -36,9 +30,7 @@ from graph_agent.core.extensions.hook_pipeline import (
     MiddlewareNode,
     MiddlewareNodes,
 )
-from graph_agent.core.extensions.invoke import (
-    belongs_to_run,
-)
+from graph_agent.core.extensions.invoke import belongs_to_run
 
 _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
 """Names of the points at which middleware can have a hook."""

@@ -15,10 +15,7 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
-from graph_agent.base._compat import (
-    chain_tool_calls,
-    read_state,
-)
+from graph_agent.base._compat import chain_tool_calls, read_state
 from graph_agent.base._internal.failure_log import get_logger, log_user_error
 from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.history.call_events import CallResult

@@ -32,11 +32,7 @@ PATCHED_MODEL = "RequestPatch.model"
 
 
 async def prepare(
-    exchange: Exchange,
-    stored: Sequence[StoredEvent],
-    new: Sequence[StoredEvent] = (),
-    *,
-    may_summarize: bool = True,
+    exchange: Exchange, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, may_summarize: bool = True
 ) -> None:
     """Prepare the requests of a pass before the first is sent: hooks rewrite tool results, and old messages are
     summarized.
@@ -73,10 +69,7 @@ async def prepare(
 
 
 async def request_plan(
-    exchange: Exchange,
-    stored: Sequence[StoredEvent],
-    new: Sequence[StoredEvent],
-    writes: list[tuple[str, Any]],
+    exchange: Exchange, stored: Sequence[StoredEvent], new: Sequence[StoredEvent], writes: list[tuple[str, Any]]
 ) -> Planned:
     """Ask for the next wave, after `prepare`, and return the plan of the reply as the loop hooks leave it.
 

@@ -16,14 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from langchain_core.messages import (
-    AIMessage,
-    AnyMessage,
-    BaseMessage,
-    ToolMessage,
-    message_to_dict,
-    messages_from_dict,
-)
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage, message_to_dict, messages_from_dict
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.text import to_json_safe

@@ -37,13 +37,7 @@ from graph_agent.core.state.channels import status_event, take_extras
 from graph_agent.core.state.messages import newest_in_call_order, rewrite
 from graph_agent.core.state.notes import seconds_since_sent, take_follow_ups
 from graph_agent.core.state.run import RunHandle, WorkStoppedError, handle_of
-from graph_agent.core.state.schema import (
-    INITIAL_LOOP,
-    LoopOutcome,
-    LoopState,
-    PlanState,
-    loop_of_new_input,
-)
+from graph_agent.core.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.stream_watch import StreamWatch
 

@@ -26,12 +26,7 @@ from langgraph.types import Checkpointer
 
 from graph_agent.base._compat import default_executor_of
 from graph_agent.base._internal.polling import POLL_S, poll_forever
-from graph_agent.base._internal.sync_bridge import (
-    GRACE_S,
-    DaemonExecutor,
-    await_thread_future,
-    older_cancellations,
-)
+from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future, older_cancellations
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
 from graph_agent.base.inbox import Inbox, InboxWithSavedNotes, MemoryInbox, StoreInbox
 from graph_agent.core.state.feedback import NOTE_EVENTS

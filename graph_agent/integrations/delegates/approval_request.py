@@ -11,9 +11,7 @@ from typing_extensions import TypedDict
 
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.approvals.requests import ActionRequest, ReviewConfig
-from graph_agent.integrations.delegates.a2a_parts import (
-    part_data,
-)
+from graph_agent.integrations.delegates.a2a_parts import part_data
 
 
 class _Request(TypedDict):

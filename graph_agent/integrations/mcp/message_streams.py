@@ -13,12 +13,7 @@ from anyio.abc import AsyncResource
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest, RequestId
 
-from graph_agent.integrations.mcp.messages import (
-    Loss,
-    UnreadableError,
-    replacement_for,
-    unreadable,
-)
+from graph_agent.integrations.mcp.messages import Loss, UnreadableError, replacement_for, unreadable
 from graph_agent.integrations.mcp.stdio import Incoming, Outgoing
 from graph_agent.integrations.mcp.suspended import AskingCall
 

@@ -136,12 +136,7 @@ class Folder:
                 self._replace(place, path, text, name_of_temporary, content)
 
     def _replace(
-        self,
-        place: _Place,
-        path: str,
-        text: str,
-        name_of_temporary: Callable[[str], str],
-        content: bytes | None = None,
+        self, place: _Place, path: str, text: str, name_of_temporary: Callable[[str], str], content: bytes | None = None
     ) -> bool:
         """Replace a file by a text, and return whether it existed; a new file has the permissions of the old one.
 

@@ -15,14 +15,7 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.errors import GraphAgentError, InputError
 from graph_agent.interfaces.cli.agent_thread import EXIT_S, STOPPED, AgentThread, leave_at_once
 from graph_agent.interfaces.cli.chat_commands import COMMANDS, find_command, run_command
-from graph_agent.interfaces.cli.dialog import (
-    Dialog,
-    Question,
-    questions_of,
-    show_question,
-    signed,
-    user_name,
-)
+from graph_agent.interfaces.cli.dialog import Dialog, Question, questions_of, show_question, signed, user_name
 from graph_agent.interfaces.cli.editor import LineEditor, open_history
 from graph_agent.interfaces.cli.one_shot import RUN_CONTEXT, Settings, new_session_id
 from graph_agent.interfaces.cli.report import TextReport

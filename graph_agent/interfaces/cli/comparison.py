@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import (
-    AGENT_FILE,
-    ConfigOption,
-    DbOption,
-    database_url_of,
-    open_sessions,
-)
+from graph_agent.interfaces.cli.options import AGENT_FILE, ConfigOption, DbOption, database_url_of, open_sessions
 from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.texts import counted
 

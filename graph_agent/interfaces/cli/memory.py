@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from graph_agent.integrations.memory.facts import Fact, Memory
 
 UserOption = Annotated[
-    str | None,
-    typer.Option("--user", help="Whose facts: the name of an API key, or a login name; yours by default."),
+    str | None, typer.Option("--user", help="Whose facts: the name of an API key, or a login name; yours by default.")
 ]
 
 

@@ -79,10 +79,7 @@ def anthropic_error(problem: ProblemError) -> dict[str, Any]:
     """Return an error in Anthropic's format, which is the body of a response or the data of an `error` event."""
     optional = {"details": problem.details, "category": problem.category}
     extra = {name: value for name, value in optional.items() if value is not None}
-    return {
-        "type": "error",
-        "error": {"type": FORMS[problem.kind].anthropic_type, "message": problem.message, **extra},
-    }
+    return {"type": "error", "error": {"type": FORMS[problem.kind].anthropic_type, "message": problem.message, **extra}}
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:

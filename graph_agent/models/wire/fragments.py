@@ -294,10 +294,7 @@ def _joined(pair: re.Match[str]) -> str:
 
 
 def _with_calls(
-    reply: AIMessage,
-    calls: list[ToolCall],
-    invalid: list[InvalidToolCall],
-    metadata: Mapping[str, Any] | None = None,
+    reply: AIMessage, calls: list[ToolCall], invalid: list[InvalidToolCall], metadata: Mapping[str, Any] | None = None
 ) -> AIMessage:
     """Return a copy of a reply with other valid and invalid calls, and additional metadata."""
     update: dict[str, Any] = {"tool_calls": calls, "invalid_tool_calls": invalid}

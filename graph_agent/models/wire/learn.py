@@ -237,11 +237,7 @@ class Endpoint:
         self._concerned = (rules, concerned_by(rules))
 
     def lesson(
-        self,
-        words: str,
-        rules: WireRules,
-        options: Mapping[str, Any],
-        changes_request: Callable[[WireRules], bool],
+        self, words: str, rules: WireRules, options: Mapping[str, Any], changes_request: Callable[[WireRules], bool]
     ) -> Lesson | None:
         """Return the first change that an error message suggests and that would give another request.
 

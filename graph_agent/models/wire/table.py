@@ -257,10 +257,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
     (_family(r"(?:gpt-5(?!.*chat)|o[1-9](?:-|$))"), {"left_out": ["temperature", "top_p"]}),
     (_family(r"grok-(?:[3-9](?!\.\d{1,2}\b.*non-reasoning)|code-fast)"), {"left_out": ["stop"]}),
     # Images in results of functions; older models count them as further results.
-    (
-        _family(r"gemini-(?:[3-9]|\d\d)"),
-        {"result_media": _IMAGES, "schema_with_tools": True, "signature_needed": True},
-    ),
+    (_family(r"gemini-(?:[3-9]|\d\d)"), {"result_media": _IMAGES, "schema_with_tools": True, "signature_needed": True}),
     (_family("claude"), {"user_after_tool": True}),
     (
         _family(r"claude-(?:opus-(?:4[-.][7-9](?!\d)|[5-9])|haiku-5[-.]5)"),

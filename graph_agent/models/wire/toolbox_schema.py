@@ -130,12 +130,7 @@ def _bounded(plan: Schema) -> Schema:
 
 def _closed(properties: Schema) -> Schema:
     """Return the schema of an object with exactly the given properties, all of them required."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _only(name: str) -> Schema:

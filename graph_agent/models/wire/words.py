@@ -270,10 +270,7 @@ _WINDOWS = {
     "OpenAI, Groq (tokens of one minute)": rf"tokens per min\w{{0,4}} \(TPM\): limit {_NUMBER}",
     "others": rf"context size is {_NUMBER}|at most {_NUMBER} (?:tokens of context|input tokens|prompt tokens)",
 }
-_LIMIT = re.compile(
-    r"\b(?:exceed(?:s|ed)?|than)\b(?! by)[^\d.\n]{0,50}?\(?([\d,]{3,12})",
-    re.IGNORECASE,
-)
+_LIMIT = re.compile(r"\b(?:exceed(?:s|ed)?|than)\b(?! by)[^\d.\n]{0,50}?\(?([\d,]{3,12})", re.IGNORECASE)
 """Finds the limit in an error message of a server that `_WINDOWS` does not list."""
 
 

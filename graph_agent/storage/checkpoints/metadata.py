@@ -16,12 +16,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-)
+from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointMetadata
 
 from graph_agent.base._compat import checkpointer_of
 from graph_agent.base._compat.checkpoints import loads_older_checkpoint, raise_checkpoint_id_floor

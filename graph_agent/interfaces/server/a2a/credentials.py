@@ -7,9 +7,7 @@ from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.utils.errors import (
-    InvalidParamsError,
-)
+from a2a.utils.errors import InvalidParamsError
 from pydantic import SecretStr
 from starlette.requests import Request
 

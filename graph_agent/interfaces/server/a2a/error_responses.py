@@ -6,12 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from a2a.utils.error_handlers import build_error_details, build_rest_error_payload
-from a2a.utils.errors import (
-    JSON_RPC_ERROR_CODE_MAP,
-    A2AError,
-    InvalidRequestError,
-    JSONParseError,
-)
+from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError, InvalidRequestError, JSONParseError
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage

@@ -7,9 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from a2a import types
-from a2a.utils.errors import (
-    InvalidParamsError,
-)
+from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import decode_list_tasks_cursor, decode_page_token
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp

@@ -12,11 +12,7 @@ from a2a import types
 from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuilder
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import TaskStore
-from a2a.utils.errors import (
-    InvalidParamsError,
-    PushNotificationNotSupportedError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.struct_pb2 import Struct, Value
 

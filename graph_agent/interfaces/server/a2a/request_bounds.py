@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from a2a.utils.errors import (
-    InvalidParamsError,
-    InvalidRequestError,
-    JSONParseError,
-)
+from a2a.utils.errors import InvalidParamsError, InvalidRequestError, JSONParseError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError

@@ -17,11 +17,7 @@ from a2a import types
 from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import resolve_user_scope
-from a2a.server.tasks import (
-    InMemoryPushNotificationConfigStore,
-    InMemoryTaskStore,
-    TaskStore,
-)
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskStore
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.utils.errors import InternalError
 

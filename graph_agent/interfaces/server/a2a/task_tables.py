@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 
 from a2a import types
 from a2a.server.context import ServerCallContext
-from a2a.server.tasks import (
-    DatabasePushNotificationConfigStore,
-    DatabaseTaskStore,
-    TaskStore,
-)
+from a2a.server.tasks import DatabasePushNotificationConfigStore, DatabaseTaskStore, TaskStore
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.utils.errors import InternalError, InvalidParamsError
 from sqlalchemy.exc import SQLAlchemyError

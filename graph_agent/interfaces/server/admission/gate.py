@@ -371,8 +371,7 @@ class _Limited:
             raise stopping()
         if not _is_json(Headers(scope=scope)):
             raise ProblemError(
-                "media_type",
-                f"An {self._protocol} request is JSON; send it with 'Content-Type: application/json'.",
+                "media_type", f"An {self._protocol} request is JSON; send it with 'Content-Type: application/json'."
             )
         limits, starts = self._streams if scope["method"] == "GET" else self._limits, False
         if scope["method"] == "POST":

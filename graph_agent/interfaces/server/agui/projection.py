@@ -31,12 +31,7 @@ from graph_agent.interfaces.server.agui.messages import (
     snapshot_of,
 )
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
-from graph_agent.interfaces.server.chat.run import (
-    COMMENTARY,
-    MessageBreak,
-    Part,
-    progress_fields,
-)
+from graph_agent.interfaces.server.chat.run import COMMENTARY, MessageBreak, Part, progress_fields
 from graph_agent.interfaces.server.chat.run_spec import is_client_call
 from graph_agent.interfaces.server.feeds import LivePart
 from graph_agent.interfaces.server.problems import ProblemError

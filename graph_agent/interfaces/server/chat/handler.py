@@ -27,13 +27,7 @@ from graph_agent.base.history.events import StoredEvent
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.chat.attempts import Attempt, attempt_of, before_failure
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
-from graph_agent.interfaces.server.chat.run import (
-    MessageBreak,
-    Part,
-    RunEnded,
-    ServerRun,
-    progress_fields,
-)
+from graph_agent.interfaces.server.chat.run import MessageBreak, Part, RunEnded, ServerRun, progress_fields
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.host import Host

@@ -35,12 +35,7 @@ from graph_agent.interfaces.server.body_faults import describe_faults
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import RunEnded
-from graph_agent.interfaces.server.chat.run_spec import (
-    RunSpec,
-    client_interrupts,
-    interrupts_question,
-    token_of_key,
-)
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts, interrupts_question, token_of_key
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_session_id
 from graph_agent.interfaces.server.host import thread_token
 from graph_agent.interfaces.server.mcp.forms import Form, form_answers, forms

@@ -13,10 +13,7 @@ from graph_agent.base.approvals.elicitation import elicitation_text, is_elicitat
 from graph_agent.base.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.base.approvals.text import parse_answer
 from graph_agent.base.errors import DecisionError
-from graph_agent.interfaces.server.chat.run_spec import (
-    answers_to_approvals,
-    client_interrupts,
-)
+from graph_agent.interfaces.server.chat.run_spec import answers_to_approvals, client_interrupts
 
 Form = dict[str, Any]
 """`{"message", "requestedSchema"}` of an `elicitation/create` request."""
