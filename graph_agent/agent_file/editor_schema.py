@@ -48,11 +48,6 @@ def _text(description: str, default: Any = _NONE, **rules: Any) -> dict[str, Any
     return _key(description, default, type="string", **rules)
 
 
-def _flag(description: str, default: Any = False) -> dict[str, Any]:
-    """Return the schema of a key that is true or false."""
-    return _key(description, default, type="boolean")
-
-
 _STRINGS = {"type": "array", "items": {"type": "string"}}
 _TRANSPORT_KEYS: dict[str, dict[str, Any]] = {
     "oauth": _key(
@@ -84,7 +79,7 @@ _TRANSPORT_KEYS: dict[str, dict[str, Any]] = {
         ServerConfig.model_fields["answer_timeout_s"].default,
         **_SECONDS,
     ),
-    "terminate_on_close": _flag("Whether to end the server's session when the connection closes.", True),
+    "terminate_on_close": _key("Whether to end the server's session when the connection closes.", True, type="boolean"),
     "session_kwargs": _key("Further arguments of MCP's `ClientSession`.", {}, type="object"),
 }
 

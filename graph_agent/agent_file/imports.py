@@ -108,11 +108,6 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
         raise ConfigError(f"{name!r}: calling it{given} failed: {clause(exception_text(error))}.") from error
 
 
-def is_dotted_name(name: str) -> bool:
-    """Whether a name has a form that `load_attribute` accepts."""
-    return _split(name) is not None
-
-
 def _split(name: str) -> tuple[str, list[str]] | None:
     """Return module and attributes of a dotted name, such as `("a.b", ["C"])` for `a.b:C` or `a.b.C`; None for a name
     of another form.
@@ -204,7 +199,7 @@ class HookSpec(BaseModel):
     @model_validator(mode="after")
     def _check_name(self) -> Self:
         """Raise `ValueError` unless `use` is a dotted name."""
-        if not is_dotted_name(self.use):
+        if _split(self.use) is None:
             shipped = did_you_mean(self.use, SHIPPED_HOOKS)
             raise ValueError(
                 f"{self.use!r} is no dotted name and no hook of this package; {shipped} "

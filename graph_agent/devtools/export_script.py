@@ -59,10 +59,6 @@ class Code:
         """Return the dict `{**code, …}` with the items of `others`."""
         return cls("", (code,), merged_with=others)
 
-    def with_comment(self, comment: str) -> Code:
-        """Return a copy of the expression with a comment on the line before."""
-        return replace(self, comment=comment)
-
 
 def rendered(value: Any, indent: int = 0, *, prefix: str = "", suffix: str = "") -> str:
     """Return a value as Python source, in as few lines of at most `WIDTH` columns as fit.
@@ -259,7 +255,7 @@ class ScriptWriter:
             code = self._item(recorded, item, given[at + 1 :])
             if not isinstance(item, Failure) and item.step != newest:
                 place = f"Input {recorded.number}, step {item.step}" if self.several else f"Step {item.step}"
-                code, newest = code.with_comment(place), item.step
+                code, newest = replace(code, comment=place), item.step
             yield code
 
     def _item(self, recorded: RecordedInput, item: ScriptItem, following: Sequence[ScriptItem]) -> Code:
@@ -366,17 +362,8 @@ def _tokens(usage: Tokens | None) -> Any:
 
 
 _COURSE = (
-    "max_steps",
-    "max_turns",
-    "on_limit",
-    "max_calls_per_wave",
-    "deadline_s",
-    "max_tokens_total",
-    "max_cost",
-    "prices",
-    "loop_window",
-    "loop_max_period",
-    "planner",
+    *("max_steps", "max_turns", "on_limit", "max_calls_per_wave", "deadline_s", "max_tokens_total"),
+    *("max_cost", "prices", "loop_window", "loop_max_period", "planner"),
 )
 """Fields of the agent's configuration that decide on the course of a recorded input."""
 _LIMITS = {

@@ -41,26 +41,13 @@ _SHOWN_CHARS = 300
 _TRANSIENT_STATUSES = frozenset({408, 409, 424, 425, 429, *range(500, 600)} - {501, 505})
 """HTTP statuses after which the same request may succeed later."""
 _TRANSIENT_CLASSES = frozenset(
-    {
-        "APIConnectionError",
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "ConnectionError",
-        "DeadlineExceeded",
-        "InternalServerError",
-        "JSONDecodeError",
-        "ModelAPIError",
-        "ModelConnectionError",
-        "ModelRateLimitError",
-        "ModelTimeoutError",
-        "ProtocolError",
-        "RateLimitError",
-        "ResourceExhausted",
-        "ServiceUnavailable",
-        "ThrottlingException",
-        "TimeoutError",
-        "TransportError",
-    }
+    (
+        *("APIConnectionError", "ClientConnectionError", "ClientPayloadError", "ConnectionError"),
+        *("DeadlineExceeded", "InternalServerError", "JSONDecodeError", "ModelAPIError"),
+        *("ModelConnectionError", "ModelRateLimitError", "ModelTimeoutError", "ProtocolError"),
+        *("RateLimitError", "ResourceExhausted", "ServiceUnavailable", "ThrottlingException", "TimeoutError"),
+        *("TransportError",),
+    )
 )
 """Names of exception classes, of any provider's client, after which the same request may succeed later."""
 # Subclasses of connection errors that a retry cannot fix.
@@ -76,15 +63,10 @@ FOR_USERS: frozenset[ModelErrorKind] = frozenset({"transient", "content_filter"}
 LONGEST_WAIT_S = 60.0
 """Maximum seconds between two attempts; a longer delay requested by the provider is named in the description."""
 _UNREACHABLE_CLASSES = frozenset(
-    {
-        "ClientConnectorError",
-        "ConnectError",
-        "ConnectTimeout",
-        "ConnectTimeoutError",
-        "ConnectionRefusedError",
-        "EndpointConnectionError",
-        "gaierror",
-    }
+    (
+        *("ClientConnectorError", "ConnectError", "ConnectTimeout", "ConnectTimeoutError"),
+        *("ConnectionRefusedError", "EndpointConnectionError", "gaierror"),
+    )
 )
 """Names of exception classes that mean that no server answered at the address."""
 

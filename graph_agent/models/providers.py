@@ -6,36 +6,20 @@ import difflib
 import re
 
 PROVIDER_PACKAGES = {
-    "anthropic": "langchain-anthropic",
-    "anthropic_bedrock": "langchain-aws",
+    **{
+        name: f"langchain-{name}"
+        for name in (
+            *("anthropic", "baseten", "cohere", "deepseek", "fireworks", "groq", "huggingface", "ibm", "litellm"),
+            *("meta", "mistralai", "ollama", "openai", "openrouter", "perplexity", "together", "upstage", "xai"),
+        )
+    },
+    **dict.fromkeys(("bedrock", "bedrock_converse", "anthropic_bedrock"), "langchain-aws"),
+    **dict.fromkeys(("bedrock_mantle_anthropic", "bedrock_mantle_openai"), "langchain-aws"),
+    **dict.fromkeys(("google_anthropic_vertex", "google_vertexai"), "langchain-google-vertexai"),
+    **dict.fromkeys(("azure_openai", "langsmith"), "langchain-openai"),
     "azure_ai": "langchain-azure-ai",
-    "azure_openai": "langchain-openai",
-    "baseten": "langchain-baseten",
-    "bedrock": "langchain-aws",
-    "bedrock_converse": "langchain-aws",
-    "bedrock_mantle_anthropic": "langchain-aws",
-    "bedrock_mantle_openai": "langchain-aws",
-    "cohere": "langchain-cohere",
-    "deepseek": "langchain-deepseek",
-    "fireworks": "langchain-fireworks",
-    "google_anthropic_vertex": "langchain-google-vertexai",
     "google_genai": "langchain-google-genai",
-    "google_vertexai": "langchain-google-vertexai",
-    "groq": "langchain-groq",
-    "huggingface": "langchain-huggingface",
-    "ibm": "langchain-ibm",
-    "langsmith": "langchain-openai",
-    "litellm": "langchain-litellm",
-    "meta": "langchain-meta",
-    "mistralai": "langchain-mistralai",
     "nvidia": "langchain-nvidia-ai-endpoints",
-    "ollama": "langchain-ollama",
-    "openai": "langchain-openai",
-    "openrouter": "langchain-openrouter",
-    "perplexity": "langchain-perplexity",
-    "together": "langchain-together",
-    "upstage": "langchain-upstage",
-    "xai": "langchain-xai",
 }
 """Provider name of LangChain's `init_chat_model` → the package that has its chat model."""
 _OTHER_NAMES = {

@@ -274,13 +274,8 @@ def _is_list(answer: httpx.Response) -> bool:
 
 
 _WINDOWS = (
-    "loaded_context_length",
-    "n_ctx",
-    "max_model_len",
-    "context_window",
-    "context_length",
-    "max_context_length",
-    "max_input_tokens",
+    *("loaded_context_length", "n_ctx", "max_model_len", "context_window", "context_length"),
+    *("max_context_length", "max_input_tokens"),
 )
 """Names of the context window in servers' replies (LM Studio, llama.cpp, vLLM, hosted ones), in order of precedence."""
 

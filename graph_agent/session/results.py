@@ -268,7 +268,12 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
         results=_results(calls),
         calls=_run_calls(calls, values.get("messages", [])),
         iterations=values.get("loop", {}).get("waves", 0),
-        usage=without_cost(usage),
+        usage={
+            "input_tokens": usage["input_tokens"],
+            "output_tokens": usage["output_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "model_calls": usage["model_calls"],
+        },
         cost=usage.get("cost"),
         pending=[call.planned for call in calls if call.result is None or (stopped and call.was_skipped)],
         interrupts=open_interrupts(state),
@@ -415,16 +420,6 @@ def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
         return "approval"
     is_client_call = [isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL for each in interrupts]
     return "client_tool" if any(is_client_call) else "answer"
-
-
-def without_cost(usage: Usage) -> Usage:
-    """Return a copy of a usage that has only the tokens and the number of model calls."""
-    return {
-        "input_tokens": usage["input_tokens"],
-        "output_tokens": usage["output_tokens"],
-        "total_tokens": usage["total_tokens"],
-        "model_calls": usage["model_calls"],
-    }
 
 
 def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:

@@ -16,32 +16,10 @@ from typing import Any
 from graph_agent.base.model_error_text import public_value
 
 _MODULES = (
-    "vendor/preact.js",
-    "vendor/htm.js",
-    "vendor/marked.js",
-    "json.js",
-    "html.js",
-    "dialog.js",
-    "markdown.js",
-    "reasoning.js",
-    "api.js",
-    "feedback.js",
-    "events.js",
-    "layout.js",
-    "sources.js",
-    "facts.js",
-    "cases.js",
-    "axis.js",
-    "origins.js",
-    "attachments.js",
-    "detail.js",
-    "turn.js",
-    "decisions.js",
-    "composer.js",
-    "conversation.js",
-    "actions.js",
-    "sessions.js",
-    "app.js",
+    *("vendor/preact.js", "vendor/htm.js", "vendor/marked.js", "json.js", "html.js", "dialog.js"),
+    *("markdown.js", "reasoning.js", "api.js", "feedback.js", "events.js", "layout.js", "sources.js"),
+    *("facts.js", "cases.js", "axis.js", "origins.js", "attachments.js", "detail.js", "turn.js"),
+    *("decisions.js", "composer.js", "conversation.js", "actions.js", "sessions.js", "app.js"),
 )
 """Scripts of the page; each imports only scripts before it."""
 _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", re.MULTILINE)

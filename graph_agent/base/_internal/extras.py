@@ -26,21 +26,15 @@ if TYPE_CHECKING:
 
 PACKAGE = "graph-agent"
 _EXTRAS = {
-    "a2a": "server",
+    **dict.fromkeys(("a2a", "fastapi", "prometheus_client", "sse_starlette", "uvicorn"), "server"),
+    **dict.fromkeys(
+        ("langgraph.checkpoint.postgres", "langgraph.store.postgres", "psycopg", "psycopg_pool"), "postgres"
+    ),
+    **dict.fromkeys(("hypercorn", "restate"), "restate"),
     "acp": "acp",
-    "fastapi": "server",
     "holidays": "examples",
-    "hypercorn": "restate",
     "langchain": "langchain",
-    "langgraph.checkpoint.postgres": "postgres",
-    "langgraph.store.postgres": "postgres",
-    "prometheus_client": "server",
     "psutil": "workspace",
-    "psycopg": "postgres",
-    "psycopg_pool": "postgres",
-    "restate": "restate",
-    "sse_starlette": "server",
-    "uvicorn": "server",
 }
 """Module or package → the extra of this package that installs it."""
 

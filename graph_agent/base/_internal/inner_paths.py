@@ -8,24 +8,32 @@ from types import ModuleType
 
 _PUBLIC_PATHS = {
     **dict.fromkeys(
-        ["agent", "assembly", "delegates", "deps", "execution", "planning", "prompts", "runs", "settings", "types"],
+        (
+            *(
+                "agent",
+                "assembly",
+                "delegates",
+                "deps",
+                "execution",
+                "planning",
+                "prompts",
+                "runs",
+                "settings",
+                "types",
+            ),
+            *("_compat", "_internal", "acp", "tools", "usage", "core", "devtools", "models", "core.runs", "core.tools"),
+        ),
         "graph_agent",
     ),
-    **dict.fromkeys(["_compat", "_internal", "acp", "tools", "usage"], "graph_agent"),
-    **dict.fromkeys(["checkpoints", "inputs", "locks"], "graph_agent.persistence"),
-    "parsing": "graph_agent.calls",
+    **dict.fromkeys(["checkpoints", "inputs", "locks", "storage"], "graph_agent.persistence"),
+    **dict.fromkeys(["parsing", "models.parsing"], "graph_agent.calls"),
     **{name: f"graph_agent.{name}" for name in ("cli", "engines", "hooks", "server", "state", "testing")},
-    **dict.fromkeys(["core", "devtools", "models"], "graph_agent"),
     "core.approvals": "graph_agent.approvals",
     "core.state": "graph_agent.state.events",
     "core.waves": "graph_agent.waves",
     "devtools.evaluation": "graph_agent.evaluation",
     "devtools.testing": "graph_agent.testing",
-    "core.runs": "graph_agent",
     "core.hooks": "graph_agent.hooks",
-    "core.tools": "graph_agent",
-    "models.parsing": "graph_agent.calls",
-    "storage": "graph_agent.persistence",
 }
 """Begin, below `graph_agent`, of the path of a module that no longer exists → public module that has its names."""
 

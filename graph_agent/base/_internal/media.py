@@ -13,14 +13,9 @@ Media = Literal["image", "pdf", "audio", "video", "file"]
 ALL_MEDIA: frozenset[Media] = frozenset(get_args(Media))
 
 _BY_TYPE: dict[str, Media] = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "audio": "audio",
-    "input_audio": "audio",
-    "audio_url": "audio",
-    "video": "video",
-    "video_url": "video",
+    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
+    **dict.fromkeys(("audio", "input_audio", "audio_url"), "audio"),
+    **dict.fromkeys(("video", "video_url"), "video"),
     "document": "pdf",
 }
 _FILES = frozenset({"file", "input_file", "media", "document"})

@@ -77,11 +77,6 @@ def _id_of(messages: list[AnyMessage], reply: AIMessage) -> str:
     return messages[at].id or ""
 
 
-def with_new_id(message: AIMessage) -> AIMessage:
-    """Return a copy of a message with a new random id."""
-    return message.model_copy(update={"id": str(uuid.uuid4())})
-
-
 def with_id(message: Any) -> Any:
     """Return a message that has an id: the given object, or a copy with a new random id if it has none."""
     return message if message.id else message.model_copy(update={"id": str(uuid.uuid4())})
@@ -334,7 +329,7 @@ def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
     input."""
     if answer is not None and "composed" in outcome and "shown" not in outcome:
         # The id of a text that was streamed belongs to another message of the stream.
-        stream_rest(with_new_id(answer) if "replaced" in outcome else answer, "")
+        stream_rest(answer.model_copy(update={"id": str(uuid.uuid4())}) if "replaced" in outcome else answer, "")
 
 
 def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[StoredEvent]:

@@ -278,21 +278,10 @@ INITIAL_LOOP: LoopState = {
 
 
 _SESSION_KEYS = (
-    "turn",
-    "inputs",
-    "calls_before",
+    *("turn", "inputs", "calls_before", "text_tools", "native_tools", "summary", "kept_from", "truncations"),
+    *("consumed_notes", "uncertain", "ratings", "title", "forked_from"),
     # Without it, a message would get a second event when an input is resumed.
     "last_input_id",
-    "text_tools",
-    "native_tools",
-    "summary",
-    "kept_from",
-    "truncations",
-    "consumed_notes",
-    "uncertain",
-    "ratings",
-    "title",
-    "forked_from",
 )
 """Keys of the loop state that keep their value when a new input begins."""
 

@@ -114,18 +114,13 @@ def _translated(pattern: str, below: bool) -> str:
     # As in git: a pattern without a slash matches at any depth.
     if "/" not in pattern:
         parts.insert(0, [_STAR, _STAR])
-    names = [_FOLDERS if _spans_folders(part) else _name(part) for part in parts]
+    names = [_FOLDERS if len(part) > 1 and set(part) == {_STAR} else _name(part) for part in parts]
     if names[-1] is _FOLDERS:
         names.append(_name([_STAR]))
     # One run for each `**`, and one before the first.
     runs = _split(names, _FOLDERS)
     *inner, last = [f"(?>{_FOLDERS if at else ''}{'/'.join(run)}" for at, run in enumerate(runs) if run]
     return "".join([f"{each}/)" for each in inner]) + f"{last}{end})"
-
-
-def _spans_folders(part: list[str]) -> bool:
-    """Whether a part of a pattern is `**`, which matches any number of folders."""
-    return len(part) > 1 and part == [_STAR] * len(part)
 
 
 def _split(tokens: list[str], separator: str) -> list[list[str]]:

@@ -36,18 +36,11 @@ DecisionFields = dict[str, Any]
 """One decision of a `HITLResponse`, e.g. `{"type": "approve"}` or `{"type": "reject", "message": "too expensive"}`."""
 
 _WORDS = {
-    "y": "approve",
-    "yes": "approve",
-    "approve": "approve",
-    "n": "reject",
-    "no": "reject",
-    "reject": "reject",
-    "e": "edit",
-    "edit": "edit",
-    "a": "always",
-    "always": "always",
-    "r": "respond",
-    "respond": "respond",
+    **dict.fromkeys(("y", "yes", "approve"), "approve"),
+    **dict.fromkeys(("n", "no", "reject"), "reject"),
+    **dict.fromkeys(("e", "edit"), "edit"),
+    **dict.fromkeys(("a", "always"), "always"),
+    **dict.fromkeys(("r", "respond"), "respond"),
 }
 """What can be typed as a choice → the kind of decision; `always` approves later calls of the same tool, too."""
 _DETAILS = {

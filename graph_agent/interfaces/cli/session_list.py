@@ -140,20 +140,12 @@ def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     for each in shown:
         counts = ("" if count is None else str(count) for count in (each.messages, each.model_calls))
         about = (age(each.updated_at, now), each.title, thumbs(each.thumbs_up, each.thumbs_down))
-        rows.append((each.id, status_text(each), *counts, *about))
+        rows.append((each.id, _ACTIVITIES.get(each.activity, each.status.lower().replace("_", " ")), *counts, *about))
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))
         return
     out.table(_COLUMNS, rows, [_STYLES.get(each.activity, "") for each in shown], right=("MESSAGES", "MODEL CALLS"))
-
-
-def status_text(summary: SessionSummary) -> str:
-    """Return a session's activity in words, e.g. `waiting for an answer`.
-
-    If idle, the status of the newest input, e.g. `done`.
-    """
-    return _ACTIVITIES.get(summary.activity, summary.status.lower().replace("_", " "))
 
 
 def thumbs(up: int, down: int) -> str:

@@ -65,23 +65,10 @@ ON_DEMAND = (*_APIS, *_PROTOCOLS)
 _OPTIONAL = {"graph_agent.interfaces.server.agui.routes": "ag_ui"}
 """Module of an API's routes → the package that it needs from an extra. Without the package, the API is left out."""
 GUARDED = (
-    "/v1/*",
-    "/memory/*",
-    "/sessions",
-    "/sessions/*",
-    "/agui",
+    *("/v1/*", "/memory/*", "/sessions", "/sessions/*", "/agui"),
     # In `langgraph dev`, other paths below the first belong to its server.
-    RPC_PATH,
-    f"{RPC_PATH}/",
-    f"{REST_PATH}/*",
-    CARD_PATH,
-    MCP_PATH,
-    "/health",
-    "/ready",
-    "/metrics",
-    "/openapi.json",
-    "/docs",
-    "/",
+    *(RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*", CARD_PATH, MCP_PATH),
+    *("/health", "/ready", "/metrics", "/openapi.json", "/docs", "/"),
 )
 """Paths of this application, which need a key and whose bodies are checked.
 

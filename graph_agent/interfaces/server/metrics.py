@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,60 +114,33 @@ class Metrics:
 
     def _create(self) -> None:
         """Create the metrics; raise `OSError` if their files cannot be created."""
-        self._registry = CollectorRegistry()
-        self._runs = Counter(
-            "graph_agent_runs",
-            "Runs that ended, by session status, or `BUSY`, `CANCELLED`, `DRAINED` or `REFUSED` for a run without one.",
-            ["status"],
-            registry=self._registry,
+        self._registry = registry = CollectorRegistry()
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        ended = (
+            "Runs that ended, by session status, or `BUSY`, `CANCELLED`, `DRAINED` or `REFUSED` for a run without one."
         )
-        self._seconds = Histogram(
-            "graph_agent_run_seconds",
-            "Seconds from a run's start to its end, by the same status.",
-            ["status"],
-            registry=self._registry,
+        self._runs = counter("graph_agent_runs", ended, ["status"])
+        lasted = "Seconds from a run's start to its end, by the same status."
+        self._seconds = histogram("graph_agent_run_seconds", lasted, ["status"])
+        self._steps = counter("graph_agent_steps", "Plans made.")
+        self._iterations = counter("graph_agent_iterations", "Waves of calls started.")
+        called = "Seconds from a call's start to its result, by tool and result status; tools of callers are `other`."
+        self._latency = histogram("graph_agent_tool_seconds", called, ["tool", "status"])
+        self._tokens = counter("graph_agent_tokens", "Tokens of model calls, by kind: `input` or `output`.", ["kind"])
+        early = (
+            "Calls and requests that began before a plan asked for them, by source and outcome: `used` or `dropped`."
         )
-        self._steps = Counter("graph_agent_steps", "Plans made.", registry=self._registry)
-        self._iterations = Counter("graph_agent_iterations", "Waves of calls started.", registry=self._registry)
-        self._latency = Histogram(
-            "graph_agent_tool_seconds",
-            "Seconds from a call's start to its result, by tool and result status; tools of callers are `other`.",
-            ["tool", "status"],
-            registry=self._registry,
-        )
-        self._tokens = Counter(
-            "graph_agent_tokens",
-            "Tokens of model calls, by kind: `input` or `output`.",
-            ["kind"],
-            registry=self._registry,
-        )
-        self._speculation = Counter(
-            "graph_agent_speculation",
-            "Calls and requests that began before a plan asked for them, by source and outcome: `used` or `dropped`.",
-            ["source", "outcome"],
-            registry=self._registry,
-        )
-        self._dropped_s = Counter(
-            "graph_agent_speculation_dropped_seconds",
-            "Seconds that the dropped ones ran, by source.",
-            ["source"],
-            registry=self._registry,
-        )
-        self._dropped_cost = Counter(
-            "graph_agent_speculation_dropped_cost",
-            "Cost of the dropped ones, by source, in the currency of the agent's prices.",
-            ["source"],
-            registry=self._registry,
-        )
-        self._early_s = Counter(
-            "graph_agent_early_seconds",
-            "Seconds that calls had run before their plans asked for them.",
-            registry=self._registry,
-        )
+        self._speculation = counter("graph_agent_speculation", early, ["source", "outcome"])
+        dropped = "Seconds that the dropped ones ran, by source."
+        self._dropped_s = counter("graph_agent_speculation_dropped_seconds", dropped, ["source"])
+        cost = "Cost of the dropped ones, by source, in the currency of the agent's prices."
+        self._dropped_cost = counter("graph_agent_speculation_dropped_cost", cost, ["source"])
+        lead = "Seconds that calls had run before their plans asked for them."
+        self._early_s = counter("graph_agent_early_seconds", lead)
         self.active_requests = Gauge(
             "graph_agent_requests_under_way",
             "Requests that are being answered.",
-            registry=self._registry,
+            registry=registry,
             multiprocess_mode="livesum",
         )
 

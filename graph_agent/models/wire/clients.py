@@ -345,10 +345,8 @@ _TABLE: Mapping[str, ClientRules] = {
         # It takes a schema in Google's own form only, and renames keys of the given object.
         schema=None,
     ),
-    "langchain_mistralai.ChatMistralAI": _OPENAI_FORM,
-    "langchain_groq.ChatGroq": _OPENAI_FORM,
-    "langchain_fireworks.ChatFireworks": _OPENAI_FORM,
-    "langchain_sambanova.ChatSambaNova": _OPENAI_FORM,
+    **dict.fromkeys(("langchain_mistralai.ChatMistralAI", "langchain_groq.ChatGroq"), _OPENAI_FORM),
+    **dict.fromkeys(("langchain_fireworks.ChatFireworks", "langchain_sambanova.ChatSambaNova"), _OPENAI_FORM),
     "langchain_nvidia_ai_endpoints.ChatNVIDIA": _OPENAI_FORM,
     "langchain_openrouter.ChatOpenRouter": replace(_OPENAI_FORM, without_retries={"retries": None}),
     "langchain_litellm.ChatLiteLLM": replace(

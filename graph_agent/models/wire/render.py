@@ -37,22 +37,13 @@ _CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 _MAKERS = {
-    "anthropic": "anthropic",
-    "openai": "openai",
+    **{name: name for name in ("anthropic", "openai", "groq", "deepseek", "xai", "fireworks", "together", "cohere")},
+    **{name: name for name in ("ollama", "openrouter")},
     "azure": "azure-openai",
     "google_genai": "google-gemini",
     "google_vertexai": "google-vertex",
-    "bedrock": "aws-bedrock",
-    "bedrock_converse": "aws-bedrock",
+    **dict.fromkeys(("bedrock", "bedrock_converse"), "aws-bedrock"),
     "mistralai": "mistral",
-    "groq": "groq",
-    "deepseek": "deepseek",
-    "xai": "xai",
-    "fireworks": "fireworks",
-    "together": "together",
-    "cohere": "cohere",
-    "ollama": "ollama",
-    "openrouter": "openrouter",
 }
 """LangChain's `model_provider` in the metadata of a reply → name of the provider in `wire/table.py`."""
 
@@ -405,7 +396,12 @@ def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
     """Return content blocks without the fields, or in the form, that the endpoint requires: cache marks, file names,
     images."""
     if not rules.cache_control:
-        blocks = _without_cache_control(blocks)
+        blocks = [
+            {key: value for key, value in block.items() if key != "cache_control"}
+            if isinstance(block, dict) and "cache_control" in block
+            else block
+            for block in blocks
+        ]
     if rules.plain_file_names:
         blocks = _with_plain_names(blocks)
     return _with_image_urls(blocks) if rules.image_urls else blocks
@@ -441,12 +437,3 @@ def _url_of(block: dict[str, Any]) -> str:
     data = data_of(block)
     is_url = data.startswith(("data:", "http://", "https://"))
     return data if is_url else f"data:{mime_type_of(block) or 'image/png'};base64,{data}"
-
-
-def _without_cache_control(blocks: list[Any]) -> list[Any]:
-    return [
-        {key: value for key, value in block.items() if key != "cache_control"}
-        if isinstance(block, dict) and "cache_control" in block
-        else block
-        for block in blocks
-    ]

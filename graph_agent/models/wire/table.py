@@ -175,32 +175,27 @@ PROVIDERS: dict[str, WireRules] = {
 """Name of a provider or server → its rules."""
 
 PROVIDER_OF_PACKAGE: dict[str, str] = {
-    "langchain_anthropic": "anthropic",
+    **{
+        f"langchain_{name}": name
+        for name in (
+            *("anthropic", "cerebras", "cohere", "deepseek", "fireworks", "groq", "ollama", "openrouter"),
+            *("perplexity", "together", "xai"),
+        )
+    },
     "langchain_aws": "aws-bedrock",
-    "langchain_cerebras": "cerebras",
-    "langchain_cohere": "cohere",
     "langchain_dashscope": "qwen-dashscope",
-    "langchain_deepseek": "deepseek",
-    "langchain_fireworks": "fireworks",
     "langchain_google_genai": "google-gemini",
     "langchain_google_vertexai": "google-vertex",
-    "langchain_groq": "groq",
     "langchain_mistralai": "mistral",
     "langchain_moonshot": "moonshot-kimi",
     "langchain_nvidia_ai_endpoints": "nvidia-nim",
-    "langchain_ollama": "ollama",
-    "langchain_openrouter": "openrouter",
-    "langchain_perplexity": "perplexity",
     "langchain_qwq": "qwen-dashscope",
-    "langchain_together": "together",
-    "langchain_xai": "xai",
 }
 """Package of a chat model's class → the provider that it is made for."""
 
 HOSTS: dict[str, str] = {
     "api.openai.com": "openai",
-    "openai.azure.com": "azure-openai",
-    "services.ai.azure.com": "azure-openai",
+    **dict.fromkeys(("openai.azure.com", "services.ai.azure.com"), "azure-openai"),
     "api.anthropic.com": "anthropic",
     "generativelanguage.googleapis.com": "google-gemini",
     "aiplatform.googleapis.com": "google-vertex",
@@ -208,20 +203,14 @@ HOSTS: dict[str, str] = {
     "api.deepseek.com": "deepseek",
     "api.groq.com": "groq",
     "api.x.ai": "xai",
-    "api.cohere.com": "cohere",
-    "api.cohere.ai": "cohere",
+    **dict.fromkeys(("api.cohere.com", "api.cohere.ai"), "cohere"),
     "api.cerebras.ai": "cerebras",
-    "api.moonshot.ai": "moonshot-kimi",
-    "api.moonshot.cn": "moonshot-kimi",
-    "api.z.ai": "zai-glm",
-    "open.bigmodel.cn": "zai-glm",
-    "api.minimax.io": "minimax",
-    "api.minimaxi.com": "minimax",
-    "dashscope.aliyuncs.com": "qwen-dashscope",
-    "dashscope-intl.aliyuncs.com": "qwen-dashscope",
+    **dict.fromkeys(("api.moonshot.ai", "api.moonshot.cn"), "moonshot-kimi"),
+    **dict.fromkeys(("api.z.ai", "open.bigmodel.cn"), "zai-glm"),
+    **dict.fromkeys(("api.minimax.io", "api.minimaxi.com"), "minimax"),
+    **dict.fromkeys(("dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com"), "qwen-dashscope"),
     "openrouter.ai": "openrouter",
-    "api.together.xyz": "together",
-    "api.together.ai": "together",
+    **dict.fromkeys(("api.together.xyz", "api.together.ai"), "together"),
     "api.fireworks.ai": "fireworks",
     "api.perplexity.ai": "perplexity",
     "integrate.api.nvidia.com": "nvidia-nim",

@@ -369,7 +369,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     found = Conversation()
     assistant = _Assistant()
     for item in items:
-        if _is_output(item):
+        if item.role == "assistant" if item.type == "message" else item.type in _OUTPUT:
             # The assistant has answered them: a client that sends its history repeats old decisions.
             found.decisions.clear()
         match item.type:
@@ -473,11 +473,6 @@ def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | N
         text = error if isinstance(error, str) else text_of(error.get("content") or error.get("message", ""))
         return ToolMessage(text, tool_call_id=id_, status="error")
     return ToolMessage(_content(item.output), tool_call_id=id_)
-
-
-def _is_output(item: InputItem) -> bool:
-    """Return whether an item is one of the assistant."""
-    return item.role == "assistant" if item.type == "message" else item.type in _OUTPUT
 
 
 def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:

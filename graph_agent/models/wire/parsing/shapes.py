@@ -16,15 +16,8 @@ from graph_agent.base.calls import delegate_name, delegation_name, known_name
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
 _ARGUMENT_KEYS = (
-    "arguments",
-    "parameters",
-    "args",
-    "input",
-    "params",
-    "kwargs",
-    "action_input",
-    "tool_input",
-    "tool_args",
+    *("arguments", "parameters", "args", "input", "params", "kwargs", "action_input", "tool_input"),
+    *("tool_args",),
 )
 _ID_KEYS = ("id", "call_id", "tool_call_id")
 _AGENT_KEYS = ("agent", "delegate", "delegate_to", "agent_name", "target")

@@ -41,15 +41,8 @@ _TOKENS = (
     # DeepSeek, Kimi, Hunyuan, MiniMax, Seed-OSS
     *("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁output▁begin｜>"),
     *("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|startoftext|>", "<|extra_0|>", "<|eos|>"),
-    *(
-        "<｜hy_User｜>",
-        "<｜hy_Assistant｜>",
-        "<｜hy_eos｜>",
-        "<｜hy_place▁holder▁no▁2｜>",
-        "]~b]",
-        "[e~[",
-        "<seed:eos>",
-    ),
+    *("<｜hy_User｜>", "<｜hy_Assistant｜>", "<｜hy_eos｜>", "<｜hy_place▁holder▁no▁2｜>", "]~b]", "[e~["),
+    "<seed:eos>",
     # Command R, Nemotron, LFM2
     *("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|START_TOOL_RESULT|>", "<|USER_TOKEN|>"),
     *("<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"),

@@ -181,11 +181,6 @@ def trimmed_before(state: ThreadState) -> Mapping[str, int] | None:
         return None  # a mark of another version
 
 
-def since_repeatable() -> str:
-    """Return the time since which inputs with an id are recognized, `REPEATABLE` ago: ISO 8601, UTC."""
-    return (datetime.now(UTC) - REPEATABLE).isoformat()
-
-
 async def plan_namespaces(
     tables: Tables, saver: BaseCheckpointSaver[Any], thread_id: str, since: str | None = None
 ) -> dict[str, Trim] | None:
@@ -203,7 +198,7 @@ async def plan_namespaces(
     """
     namespaces = await tables.load(thread_id)
     rows = namespaces.pop("", {})
-    since = since_repeatable() if since is None else since
+    since = (datetime.now(UTC) - REPEATABLE).isoformat() if since is None else since
     cut = await _ended(saver, (thread_id, ""), rows, cut_candidates(rows, since))
     root = trim(rows, cut, is_root=True) if cut is not None else None
     if root is None:
