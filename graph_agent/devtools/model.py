@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Literal
 from jsonschema import Draft202012Validator, ValidationError
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from graph_agent.base._compat import SubPattern, parse_pattern
 from graph_agent.base._internal.json_schema import SchemaCheck
 from graph_agent.base.calls import RESULT_MARKER
 from graph_agent.base.errors import ScriptError
@@ -254,91 +253,19 @@ _NARROWER: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
-    """Yield texts for a schema: by its pattern, by its format, or `name`, cut or repeated to the permitted length.
+    """Yield texts for a schema: by its format, `name`, cut or repeated to the permitted length, and for a pattern some
+    common texts, of which one may match.
 
     `nth` is the index of the text in a list, from 0; texts of different indexes differ where the schema permits it.
     """
-    pattern, least = schema.get("pattern"), schema.get("minLength", 0)
-    if pattern is not None:
-        # A pattern and a minimum length are independent: more repeats until both are met.
-        for repeats in (0, 1, least, nth + 1):
-            yield "".join(_matching(parse_pattern(pattern), repeats))
-        return
     if (known := _FORMATS.get(schema.get("format", ""))) is not None:
         yield known
+    least = schema.get("minLength", 0)
     text = f"{name}{nth + 1}" if nth else name
     longer = text * math.ceil(least / max(1, len(text)))
     yield (longer[:least] if len(text) < least else text)[: schema.get("maxLength")]
-
-
-def _matching(parts: Any, repeats: int) -> Iterator[str]:
-    """Yield the pieces of a text that a parsed pattern matches, with each repeat `repeats` times where that is
-    permitted.
-
-    Anchors and lookarounds have no pieces; the caller validates the text.
-    """
-    for operation, given in parts:
-        match str(operation):
-            case "LITERAL":
-                yield chr(given)
-            case "NOT_LITERAL":
-                yield "a" if given != ord("a") else "b"
-            case "ANY":
-                yield "a"
-            case "IN":
-                yield _member(given)
-            case "BRANCH":
-                yield from _matching(given[1][0], repeats)
-            case "SUBPATTERN":
-                yield from _matching(given[-1], repeats)
-            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                least, most, what = given
-                for _ in range(min(max(least, repeats), int(most))):
-                    yield from _matching(what, repeats)
-            case "ATOMIC_GROUP" if isinstance(given, SubPattern):
-                yield from _matching(given, repeats)
-
-
-_CATEGORIES = {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " ", "CATEGORY_NOT_WORD": "-"}
-"""Category of a pattern → a character in it; `a` for others."""
-_SAMPLES = "a0A-_ .!é\n"
-"""Characters that are tried for a set of characters that must not occur."""
-
-
-def _member(members: list[Any]) -> str:
-    """Return a character that a parsed character class contains, by the first element of the class.
-
-    For a negated class it is the first sample character that the class does not exclude, or `~` if it excludes all of
-    them.
-    """
-    operation, given = members[0]
-    match str(operation):
-        case "LITERAL":
-            return chr(given)
-        case "RANGE":
-            return chr(given[0])
-        case "CATEGORY":
-            return _CATEGORIES.get(str(given), "a")
-    # A negated set: the first character that it accepts.
-    refused = [*map(_literals, members[1:])]
-    return next((char for char in _SAMPLES if not any(refuses(char) for refuses in refused)), "~")
-
-
-def _literals(member: Any) -> Callable[[str], bool]:
-    """Return a function that returns whether an element of a parsed character class (a character, a range or a category
-    such as digits) contains a character.
-
-    Any other element contains none.
-    """
-    operation, given = member
-    match str(operation):
-        case "LITERAL":
-            return lambda char: ord(char) == given
-        case "RANGE":
-            return lambda char: given[0] <= ord(char) <= given[1]
-    names = {"CATEGORY_DIGIT": r"\d", "CATEGORY_SPACE": r"\s", "CATEGORY_WORD": r"\w"}
-    wanted = re.compile(names.get(str(given), ".^"))
-    return lambda char: wanted.match(char) is not None
+    if "pattern" in schema:
+        yield from ("a", "A", "0", *_FORMATS.values())
 
 
 def _numbers(schema: Mapping[str, Any], nth: int, *, step: int) -> Iterator[float]:

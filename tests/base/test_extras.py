@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -30,61 +28,19 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     record.mkdir(parents=True)
     (record / "METADATA").write_text(real.read_text("METADATA") or "")
 
-    def record_installation(direct_url: dict[str, Any] | None, installer: str = "pip", pip: str | None = None) -> None:
+    def record_installation(installer: str = "pip", pip: str | None = None) -> None:
         (record / "INSTALLER").write_text(f"{installer}\n")
-        if direct_url is not None:
-            (record / "direct_url.json").write_text(json.dumps(direct_url))
         monkeypatch.syspath_prepend(str(record.parent))
         monkeypatch.setattr(shutil, "which", lambda _: pip)
 
     return record_installation
 
 
-REPOSITORY = "https://git.example/team/graph-agent.git"
 HERE = str(Path(sys.executable).with_name("pip"))
 
 
-@pytest.mark.parametrize(
-    ("direct_url", "source"),
-    [
-        ({"url": "file://{folder}", "dir_info": {"editable": True}}, "-e '{folder}[server]'"),
-        ({"url": "file://{folder}", "dir_info": {}}, "'{folder}[server]'"),
-        ({"url": "file://{folder}/a%20b.whl", "archive_info": {}}, "'{folder}/a b.whl[server]'"),
-        (
-            {"url": "https://files.example/graph_agent.whl", "archive_info": {}},
-            "'graph-agent[server] @ https://files.example/graph_agent.whl'",
-        ),
-        (
-            {"url": REPOSITORY, "vcs_info": {"vcs": "git", "commit_id": "ab12", "requested_revision": "main"}},
-            f"'graph-agent[server] @ git+{REPOSITORY}@ab12'",
-        ),
-        (
-            {"url": REPOSITORY, "vcs_info": {"vcs": "git", "commit_id": "ab12"}, "subdirectory": "python"},
-            f"'graph-agent[server] @ git+{REPOSITORY}@ab12#subdirectory=python'",
-        ),
-        (
-            {"url": "file:///src/graph-agent", "vcs_info": {"vcs": "git", "commit_id": "ab12"}},
-            "'graph-agent[server] @ git+file://localhost/src/graph-agent@ab12'",
-        ),
-    ],
-    ids=["editable checkout", "checkout", "wheel", "address of a wheel", "repository", "folder of one", "local one"],
-)
-def test_the_command_installs_from_the_same_source(
-    direct_url: dict[str, Any], source: str, install: Callable[..., None], tmp_path: Path
-) -> None:
-    (tmp_path / "a b.whl").touch()
-    install({**direct_url, "url": direct_url["url"].replace("{folder}", str(tmp_path))}, pip=HERE)
-
-    assert install_command("server") == f"pip install {source.replace('{folder}', str(tmp_path))}"
-
-
-@pytest.mark.parametrize(
-    "direct_url", [None, {"url": "file:///no/such/checkout", "dir_info": {}}], ids=["index", "gone"]
-)
-def test_without_a_source_the_command_names_the_packages_of_the_extra(
-    direct_url: dict[str, Any] | None, install: Callable[..., None]
-) -> None:
-    install(direct_url, pip=HERE)
+def test_the_command_names_the_packages_of_the_extra(install: Callable[..., None]) -> None:
+    install(pip=HERE)
 
     assert install_command("langchain") == "pip install 'langchain<2,>=1.4'"
 
@@ -108,7 +64,7 @@ def test_the_command_installs_into_the_environment_of_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", active)
-    install(None, installer, pip)
+    install(installer, pip)
 
     assert install_command("workspace") == f"{command} 'psutil>=7'"
 

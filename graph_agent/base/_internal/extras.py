@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -16,7 +15,6 @@ from pathlib import Path
 from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from graph_agent.base.errors import MissingExtraError
 
@@ -73,17 +71,8 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that installs this package with an extra into the environment of this process.
-
-    It names the source that this package was installed from (PEP 610): a checkout, a wheel or a repository. If that is
-    unknown or gone, it names the extra's packages, because an index need not have this package.
-    """
-    from importlib import metadata
-
-    installed = metadata.distribution(PACKAGE)
-    given = json.loads(installed.read_text("direct_url.json") or "{}")
-    source = _source(given, extra) or [str(each) for each in requirements_of(extra)]
-    return f"{pip_install()} {shlex.join(source)}"
+    """Return the shell command that installs the packages of an extra into the environment of this process."""
+    return f"{pip_install()} {shlex.join(map(str, requirements_of(extra)))}"
 
 
 def pip_install() -> str:
@@ -115,33 +104,6 @@ def requirements_of(extra: str) -> list[Requirement]:
         if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
             found.append(requirement)
     return found
-
-
-def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
-    """Return the arguments of `pip install` for the place that this package was installed from.
-
-    Empty if unknown or gone. Known are a repository, another URL, and a local path, editable or not.
-
-    Args:
-        direct_url: The content of `direct_url.json` (PEP 610).
-        extra: The extra to install with it.
-    """
-    url: str = direct_url.get("url", "")
-    if "vcs_info" in direct_url:
-        of_repository = direct_url["vcs_info"]
-        # A requirement's URL needs a host.
-        url = url.replace("file:///", "file://localhost/", 1)
-        folder = f"#subdirectory={direct_url['subdirectory']}" if direct_url.get("subdirectory") else ""
-        return [f"{PACKAGE}[{extra}] @ {of_repository['vcs']}+{url}@{of_repository['commit_id']}{folder}"]
-    if not url.startswith("file:"):
-        return [f"{PACKAGE}[{extra}] @ {url}"] if url else []
-    from urllib.request import url2pathname
-
-    path = Path(url2pathname(urlsplit(url).path))
-    if not path.exists():
-        return []
-    editable = ["-e"] if direct_url.get("dir_info", {}).get("editable") else []
-    return [*editable, f"{'.' if path == Path.cwd() else path}[{extra}]"]
 
 
 PACKAGES = ("langgraph_sdk", "langsmith.types", "mcp", "mcp.server", "mcp.server.fastmcp", "sqlite_vec")
