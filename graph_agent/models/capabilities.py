@@ -73,8 +73,9 @@ call tools or have variants that do, so they do not match.
 def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCallMode:
     """Choose how a model calls tools, without a request to the provider.
 
-    With `auto`, the entry `tool_calling` of the model's profile decides. Without that entry, a model that cannot bind
-    tools, or whose name belongs to a family without tool calling, gets `text`; any other gets `native`.
+    With `auto`, the entry `tool_calling` of the model's profile decides: `native` if it is true, else `text`. Without
+    that entry, a model that cannot bind tools, or whose name belongs to a family without tool calling, gets `text`; any
+    other gets `native`.
 
     Args:
         model: A chat model, bare or wrapped (e.g. by `bind`).

@@ -192,7 +192,8 @@ class ModelClient:
         Transient errors are retried as `retry.ask` describes. If the endpoint refuses a part of the request's form
         (e.g. an option, a schema or a message format), the rule that avoids it is learned for the endpoint, and the
         request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`. A
-        schema that the endpoint ignores is remembered for it. The reply's usage is completed (`with_usage`).
+        schema that the endpoint ignores is remembered for it. A turn that the provider pauses is continued for an
+        answer, not for a plan. The reply's usage is completed (`with_usage`).
 
         Args:
             phase: `plan` asks for calls, `answer` for the final text. An answer's request has the same tools, with tool
@@ -282,22 +283,26 @@ class ModelClient:
         Args:
             schema: JSON schema of the answer.
             settings: `structured_output` may switch enforcement off.
-            mode: How the model returns calls. False for `wave`, whose replies follow the schema of a plan.
+            mode: How the model returns calls. False for `wave`, whose replies follow the schema of a plan; in `text`,
+                the schema is a part of that of all replies.
         """
         return mode != "wave" and self._form("plan", settings, self.endpoint.rules, mode, schema) is not None
 
     def _form(
         self, phase: Phase, settings: LoopConfig, rules: WireRules, mode: Mode, schema: dict[str, Any] | None
     ) -> WireFormat | None:
-        """Return the value of `response_format` that makes the provider enforce a schema on the reply.
+        """Return the value of `response_format` that makes the provider enforce a schema on the reply; None to send
+        none.
 
-        None to send none: for free text outside text mode, and if the setting or the endpoint excludes it.
+        In text mode with tools, that is the schema of calls and answers, unless the reply is an answer by a given
+        schema. None for free text in other modes, and if the setting or the endpoint excludes a schema, also one
+        together with tools.
 
         Args:
             phase: Whether the request asks for calls or for the answer.
             settings: The configuration, whose `structured_output` may switch this off.
             rules: The rules of the endpoint.
-            mode: How the model returns calls. In `text`, the schema of the reply is built from the tools.
+            mode: How the model returns calls.
             schema: JSON schema of a reply without calls; None for free text.
         """
         if self._has_calls_in_text(phase, mode, schema):
@@ -367,6 +372,7 @@ class ModelClient:
         watch: StreamWatch,
     ) -> tuple[AIMessage, Exception | None]:
         """Request an answer that follows a fixed sentence, such as the notice of a limit, in one streamed message.
+        Never raises a model's error.
 
         The sentence is streamed before the model is asked. Calls in the reply are removed.
 
@@ -483,11 +489,15 @@ class ModelClient:
         return bound
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
-        """Return the tools to send, and the value of `tool_choice`; None leaves the choice to the model. A required
-        tool that is not offered is not required.
+        """Return the tools to send, and the value of `tool_choice`; None leaves the choice to the model.
 
-        For the answer, the tools are sent with a choice that forbids calls, if the endpoint can express it. A tool that
-        the endpoint cannot require by name is offered alone, with a choice that requires any call.
+        For the answer, all tools are sent with a choice that forbids calls, if the endpoint can express it. For a plan,
+        the configured choice applies, if its tool is offered and the endpoint supports required calls; a tool that the
+        endpoint cannot require by name is offered alone, with a choice that requires any call.
+
+        Args:
+            phase: Whether the request asks for calls or for the answer.
+            rules: The rules of the endpoint.
         """
         schemas = self._offered.under(rules)
         if phase == "answer":

@@ -83,8 +83,7 @@ def with_earlier_blocks(earlier: AIMessage, last: AIMessage) -> AIMessage:
 
 
 def joined_turn(first: AIMessage, second: AIMessage) -> AIMessage:
-    """Join two parts of one turn to one message: both contents, the id of the first, everything else from the
-    second."""
+    """Return two parts of one turn as one message: both contents, the id of the first, all else from the second."""
     if isinstance(first.content, str) and isinstance(second.content, str):
         content: Any = first.content + second.content
     else:

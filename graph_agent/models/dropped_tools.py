@@ -26,7 +26,9 @@ _CUT_TO = 1024
 
 
 def fewest_tokens(text: str) -> int:
-    """Return a lower bound of the tokens in a text; 0 for an empty one."""
+    """Return a lower bound of the tokens in a text: its words or a quarter of its characters, whichever is less; 0 for
+    an empty text.
+    """
     by_length, words = len(text) // _CHARS_PER_TOKEN, 0
     for words, _ in enumerate(_WORD.finditer(text), 1):
         if words >= by_length:
@@ -71,7 +73,8 @@ def input_tokens(usage: UsageMetadata) -> int:
 def drops_tools(reported: int, prompt: Sequence[str], tools: int) -> bool:
     """Whether a token count is large enough for a prompt's texts but not for the tools, so that the tools are missing.
 
-    A count that is too small for the texts as well is unusable and returns False.
+    A count that is too small for the texts as well is unusable and returns False; so does one near a multiple of 1,024,
+    which may be that of a prompt that was cut to the context window.
 
     Args:
         reported: The input tokens of the request, from `input_tokens`.

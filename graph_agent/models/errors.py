@@ -121,7 +121,10 @@ def window_in_error(exc: BaseException) -> int | None:
 
 
 def is_used_up(exc: BaseException) -> bool:
-    """Whether the account's quota or balance is used up, so that only another account or provider can answer."""
+    """Whether the account's quota or balance is used up, so that only another account or provider can answer.
+
+    False for a rate limit, which a retry outlasts, and for a missing permission.
+    """
     if classify_model_error(exc) != "permission":
         return False
     return status_of(exc) == 402 or is_quota(status_of(exc), failure_text(exc)) or bool(QUOTA_CODES & {*codes_of(exc)})
@@ -144,7 +147,11 @@ def forbids_retry(exc: BaseException) -> bool:
 
 
 def hint_of(exc: BaseException) -> str:
-    """Return advice for the developer about a transient error or a content filter; an empty text for other kinds."""
+    """Return advice for the developer about a transient error or a content filter; an empty text for other kinds.
+
+    The advice on a transient error depends on its cause, such as a server that is not reachable or still loads its
+    model.
+    """
     kind = classify_model_error(exc)
     if kind == "content_filter":
         return "Another model, or other settings of the provider's filter, may accept the request."
@@ -166,12 +173,12 @@ def hint_of(exc: BaseException) -> str:
 def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODELS) -> bool:
     """Whether an exception was raised inside a chat model, by the frames of its traceback.
 
+    False for an error of middleware that runs inside the model's client, unless a model raised it in turn.
+
     Args:
         error: The exception.
         within: Folders of the code that counts as the model: by default LangChain's models and this package's folder of
             models.
-
-    False for an error of middleware that runs inside the model's client.
     """
     found = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -182,8 +189,7 @@ def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODEL
 
 
 def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
-    """Describe a model error for the user in one sentence: the cause, the provider's text and the fix.
-
+    """Describe a model error for the user in one sentence: the cause, the provider's text in parentheses and the fix.
     Secrets are masked.
 
     Args:

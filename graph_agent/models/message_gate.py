@@ -79,8 +79,9 @@ class MessageGate:
         self._at = self._begin = self._end = 0
 
     def _release(self) -> None:
-        """Send waiting entries as far as their text may be shown; an entry is split if only a part of it may. Nothing
-        is sent before the position at which the visible text begins is known.
+        """Send waiting entries in order as far as their text may be shown; an entry is split if only a part of it may.
+
+        Entries without text go with the text before them. Nothing is sent while no text may be shown.
         """
         while self._waiting and self._end > self._begin:
             entry, text = self._waiting[0]
@@ -97,8 +98,8 @@ class MessageGate:
     def _deliver(self, entry: Entry, text: str) -> None:
         """Send the visible part of an entry, and advance the position by the length of its text.
 
-        An entry with text is dropped if none of it is visible. One without text is sent, with its finished text block
-        cut to what is visible.
+        An entry with text is dropped if none of it is visible. One without text is sent; if it closes a text block, the
+        block's text in it is cut to what is visible.
         """
         start = self._at
         if text:

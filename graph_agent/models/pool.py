@@ -153,8 +153,9 @@ class ModelPool:
         return list(dict.fromkeys(found))
 
     async def ready(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
-        """Return the model of a setting from the cache, or build it in a thread and cache it; a full cache drops the
-        oldest.
+        """Return the model of a setting from the cache, or build it in a thread and cache it.
+
+        The agent's configured models stay cached; above `_KEPT` other models, the oldest is dropped.
 
         Args:
             given: A model's name or object.

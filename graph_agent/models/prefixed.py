@@ -65,7 +65,11 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        """Return the prefix followed by the reply of the wrapped request; if that fails finally, the prefix alone."""
+        """Return the prefix followed by the reply of the wrapped request.
+
+        If it fails, another model is asked as long as `recover` returns one; then the prefix alone is returned, and
+        `failure` has the error.
+        """
         model_call: ModelCall | None = self.model_call
         whole = AIMessage(self.prefix)
         while model_call is not None:
@@ -97,7 +101,8 @@ class PrefixedChatModel(BaseChatModel):
         """Yield the prefix, then the chunks of the reply to the wrapped request, after a blank line.
 
         Before the reply's first token, a failed request is repeated, then sent to another model; if none is left, only
-        the prefix is yielded. After it, the error is stored in `failure`, and the stream ends.
+        the prefix is yielded. After it, the stream ends. In both cases the error is stored in `failure`. A cancellation
+        is raised, after the received part is recorded.
         """
         yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
         started = False

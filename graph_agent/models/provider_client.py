@@ -97,8 +97,8 @@ class ProviderToolClient(ModelClient):
         """Watch the replies inside the `with` block for calls of the provider's tools, after which nothing is sent
         again.
 
-        If the block raises, the calls so far are recorded; if they cannot be seen, a warning states that a tool may
-        have run.
+        If the block raises, the calls so far are recorded as events; if they cannot be seen, a warning states that a
+        tool may have run.
         """
         guard = _CallGuard(watch, is_hidden=self.hides_calls)
         token = var_child_runnable_config.set(merge_configs(ensure_config(), {"callbacks": [guard]}))
@@ -114,8 +114,11 @@ class ProviderToolClient(ModelClient):
             var_child_runnable_config.reset(token)
 
     def _recorded(self, reply: AIMessage) -> AIMessage:
-        """Record the calls of a reply as events, and return the reply with their number and its citations in the
-        metadata, and with its text as a content block. A reply without calls and citations is returned unchanged.
+        """Record the calls of the provider's tools in a reply as events, and return the reply with their number and its
+        citations in the metadata.
+
+        A text content becomes a block then, because only blocks are converted for another model. A reply without calls
+        and citations is returned unchanged.
         """
         calls = provider_calls(reply)
         _record(calls)

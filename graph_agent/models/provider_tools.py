@@ -51,16 +51,18 @@ class ProviderTool:
 
 
 def read_provider_tools(given: object, where: str) -> list[ProviderTool]:
-    """Return the tools of a provider that one item of an agent's `tools` names.
+    """Return the tools of a provider that one item of an agent's `tools` names; empty for anything else, such as an own
+    tool.
 
-    Empty for anything else, such as an own tool. Gemini's dict gives one tool for each key.
+    A dict of Gemini's API gives one tool for each key.
 
     Args:
         given: A dict in the form of a provider's API, or a `Tool` of `google.genai`, which may contain several.
         where: Text that names the item, such as `tools[2]`, for errors.
 
     Raises:
-        ConfigError: The caller would have to run the tool, or it asks for approval.
+        ConfigError: The caller would have to run the tool, or it asks for approval (`approve`, or an MCP server of
+            OpenAI's API without `require_approval: never`).
     """
     if type(given).__module__.startswith("google.genai") and isinstance(given, BaseModel):
         given = given.model_dump(exclude_none=True)
@@ -102,9 +104,16 @@ _NO_APPROVAL = (
 def split_tools(given: object) -> tuple[object, tuple[ProviderTool, ...]]:
     """Separate the provider's tools from the agent's own in the argument `tools`.
 
+    Args:
+        given: The argument; a text, a mapping, a LangGraph `ToolNode` or another object that is not iterable has no
+            provider's tools.
+
     Returns:
         The other items, and the provider's tools, each once. If there are none, the given object itself, or a list of
         an iterator's items.
+
+    Raises:
+        ConfigError: The errors of `read_provider_tools`.
     """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping) or hasattr(given, "tools_by_name"):
         return given, ()
@@ -136,7 +145,8 @@ def check_provider_tools(
         tool_calling: The setting `tool_calling`, which must be `auto` or `native`.
 
     Raises:
-        ConfigError: A tool does not fit, or a model does not accept it together with tools of the agent.
+        ConfigError: One of these is not so, `tool_calling` has another value, or a model does not accept such a tool
+            together with tools of the agent.
     """
     if tool_calling not in ("auto", "native"):
         raise ConfigError(

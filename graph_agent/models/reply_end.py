@@ -21,12 +21,13 @@ class EndedReply(NamedTuple):
 
 
 def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
-    """Cut a reply at an index of its text.
+    """Return a reply cut at an index of its text, with the number of removed characters that the model invented.
 
-    If the removed part is an invented tool result or turn, the kept part is complete, so finish reasons that report a
-    cut-off are removed from the metadata.
+    If the removed part is an invented tool result or turn, not only tokens that end a turn, the kept part is complete,
+    so finish reasons that report a cut-off are removed from the metadata.
 
     Args:
+        reply: The reply.
         end: The index; None to keep the whole reply.
     """
     text = reply.text
@@ -40,9 +41,11 @@ def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
 
 
 def ended_prose(reply: AIMessage, begin: int = 0, *, turns: bool, markup: bool) -> EndedReply:
-    """Cut a reply at the first tool result or turn that the model invented, or at the markup of a call.
+    """Return a reply cut at the first tool result or turn that the model invented, or at the markup of a call;
+    unchanged if it has none.
 
     Args:
+        reply: The reply.
         begin: Index in its text at which the search begins.
         turns: Whether to search for invented tool results and turns.
         markup: Whether to search for markup such as `<tool_call>`.

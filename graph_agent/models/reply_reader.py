@@ -56,8 +56,11 @@ class ReplyReader:
     def read(self, reply: AIMessage) -> AIMessage:
         """Return the complete reply with exactly the calls that were streamed.
 
-        If fragments cannot be assigned to calls with certainty, all calls become invalid ones. Calls with blank
-        arguments become valid ones.
+        If fragments cannot be assigned to calls with certainty, all calls become invalid ones (see `judged`). Invalid
+        calls with blank arguments become valid ones without arguments.
+
+        Args:
+            reply: The reply that LangChain has joined.
         """
         if self.calls:
             reply = judged(reply, self.calls, is_cut_off=cut_off(reply) is not None)

@@ -187,7 +187,12 @@ def _check_key(spec: str, model: BaseChatModel, headers: dict[str, str]) -> None
     """Raise `ConfigError` for a model that its class has built with a blank key, because its provider would refuse
     every request.
 
-    A header, or Anthropic's token, may take the place of a key.
+    No error if any header is given, or if the variable of Anthropic's token is set, which may take the place of a key.
+
+    Args:
+        spec: The configured name, for the message.
+        model: The chat model.
+        headers: The headers of its requests.
     """
     for name, variable in model.lc_secrets.items():
         value = getattr(model, name, None)
@@ -221,15 +226,16 @@ _REFUSED = {401: "auth", 403: "permission"}
 async def endpoint_state(model: Any) -> tuple[str, str]:
     """Test whether a model's endpoint answers and accepts its key. Never raises; each request may take 3 s.
 
-    The endpoint's list of models is requested. If that fails, an empty completion request is sent, which a working
-    endpoint refuses with an error of its own, because some servers have no list, or a broken one.
+    The endpoint's list of models is requested. If that fails, an empty completion request is sent, because some servers
+    have no list, or a broken one; a working endpoint refuses it with an error of its own. A server error, 404, or a web
+    page in answer to that means `unreachable`.
 
     Args:
         model: The chat model; one without an OpenAI client is `ok`, because nothing can be tested.
 
     Returns:
         The state `ok`, `auth`, `permission` or `unreachable`, and a remark about a broken list of models, else empty;
-            none for a server that answers with 404, because it has no list.
+        none for a server that answers with 404, because it has no list.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):
@@ -304,12 +310,11 @@ async def served_window(model: Any) -> int | None:
 
 
 def window_in_listing(page: Any, name: str) -> int | None:
-    """Return the context window in tokens that a server's list of models, or its properties, state.
-
-    None if there is none.
+    """Return the context window in tokens that a server's list of models, or its properties, state; None if there is
+    none.
 
     Args:
-        page: The decoded JSON.
+        page: The decoded JSON: an object with the list under `data`, or with the properties of one model.
         name: The model's name in the list. A list of a single model may have it under another name.
     """
     if not isinstance(page, dict):

@@ -396,8 +396,7 @@ class _Attempt(TokenTimeout):
     def with_free_id(self, reply: M) -> M:
         """Return the reply with a new id if a message of the request has the same one; otherwise the same object.
 
-        A reply from a cache has the id of its first use, under which LangGraph's reducer would overwrite that earlier
-        message.
+        A reply from a cache has the id of its first use, under which LangGraph's reducer would overwrite that message.
         """
         return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
 
@@ -505,10 +504,10 @@ def _has_reader(runnable: object, watch: StreamWatch) -> bool:
 def _with_callbacks(
     config: RunnableConfig | None, first: BaseCallbackHandler, *last: BaseCallbackHandler
 ) -> RunnableConfig:
-    """Return the config with callbacks added before and after its own.
+    """Return the config with `first` before all other callbacks and `last` after them.
 
-    An own list of callbacks in `config` replaces the run's; otherwise the run's are kept. `first` comes before all
-    others, because it sanitizes the chunks in place.
+    A list of callbacks in `config` replaces the run's; otherwise the run's are kept. `first` sanitizes the chunks in
+    place.
     """
     own = (config or {}).get("callbacks")
     if isinstance(own, list):

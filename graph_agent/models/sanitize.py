@@ -136,7 +136,8 @@ def with_text(message: AIMessage, text: str) -> AIMessage:
     """Return a message with another text; content blocks of other kinds stay. The same object if the text is equal.
 
     If the text is a part of the old one, the text blocks are kept and cut. Any other text replaces them by one block at
-    the end, and an empty text by none. Citations keep their places where these are known.
+    the end, and an empty text by none. Citations move with their text, and lose their places where these are not known
+    (see `cited_metadata`).
     """
     old, content = message.text, message.content
     if old == text:
@@ -210,9 +211,10 @@ def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
 
 
 def without_calls(reply: AIMessage) -> AIMessage:
-    """Return a reply without its calls in every form (fields and content blocks), so that a history may end with it.
+    """Return a reply without its calls in every form (fields and content blocks), so that a history may end with it;
+    the same object if it has none.
 
-    The same object if it has none. The id, usage and metadata stay; the name does not.
+    Text, id, usage and metadata stay; the name does not.
     """
     if not reply.tool_calls and not reply.invalid_tool_calls:
         return reply

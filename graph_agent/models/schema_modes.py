@@ -66,16 +66,19 @@ class SchemaMode:
         self._forms: BoundedCache[str, list[WireFormat]] = BoundedCache()
 
     def is_sent(self, setting: StructuredOutput, rules: WireRules, *, with_tools: bool = False) -> bool:
-        """Whether the JSON schema of a user's response format is sent to the provider.
+        """Whether the JSON schema of a user's response format is sent to the provider. The first rule that applies
+        decides:
+
+        - never with the setting `prompt`, for a class that cannot send it, or together with tools that the endpoint
+          does not accept with it
+        - always with the setting `schema`
+        - not after a refusal by the endpoint, and otherwise as the model's profile states
+        - to an endpoint that supports it, and to an unknown endpoint of OpenAI's chat API: if the request has no tools
 
         Args:
-            setting: `structured_output` of the configuration. With `prompt` it is never sent, with `schema` always if
-                the class can send it. With any other setting, an earlier refusal by the endpoint, the model's profile
-                and the endpoint's support decide, in this order; to an unknown endpoint of OpenAI's API it is sent if
-                the request has no tools.
+            setting: `structured_output` of the configuration.
             rules: The rules of the model's endpoint.
-            with_tools: Whether the request offers tools. The schema is then not sent, whatever the setting, if the
-                endpoint does not accept both.
+            with_tools: Whether the request offers tools.
         """
         if setting == "prompt" or not self._can_send or (with_tools and not rules.schema_with_tools):
             return False
@@ -129,13 +132,13 @@ class SchemaMode:
         return schema_options(self._model, form, given) or {}
 
     def refused(self, schema: dict[str, Any], form: WireFormat, error: Exception) -> bool:
-        """Whether an error refuses the form in which a schema was sent.
-
-        If so, the form is not used again, which is logged.
+        """Whether an error refuses the form in which a schema was sent. If so, the form is not used again, which is
+        logged.
 
         Args:
+            schema: The schema.
             form: The form that was sent.
-            error: The error of the request.
+            error: The error of the request; only one about schemas, of kind `other` or `tools_rejected`, counts.
         """
         if classify_model_error(error) not in ("other", "tools_rejected") or not ABOUT_SCHEMAS.search(
             failure_text(error)
@@ -200,10 +203,11 @@ class _NotStrictError(Exception):
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return an object schema in OpenAI's strict form; None if that would change its meaning.
+    """Return an object schema in OpenAI's strict form; None if it is no object schema, or if that would change its
+    meaning.
 
     Strict form requires every field. An optional one must therefore allow an empty value: a default, null or an empty
-    list.
+    list. Keywords that only narrow values are dropped.
     """
     if schema.get("type") != "object":
         return None

@@ -432,9 +432,9 @@ class ModelScript:
     def take(self, request: ScriptedRequest) -> AIMessage:
         """Record `request` and return a fresh copy of the next step.
 
-        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later passes of
-        a cycle, call ids get the pass as a suffix (`call_1-2`), so that they are unique too. The only reply of a script
-        is returned again if the next request composes the answer.
+        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. A call without an
+        id gets a new one; in later passes of a cycle, call ids get the pass as a suffix (`call_1-2`), so that they are
+        unique too. The only reply of a script is returned a second time if the next request composes the answer.
 
         Raises:
             ScriptError: Every step was returned and the script does not cycle.

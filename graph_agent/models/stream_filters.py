@@ -213,7 +213,8 @@ class CallOpening:
     def _past_fence(self, text: str, candidate: re.Match[str]) -> int | None:
         """Return the index at which to continue after the marks of a fenced block; None if the block may hold calls.
 
-        None also for marks at the end of the text, which may be incomplete.
+        None also for marks at the end of the text, which may be incomplete. A block of program code is skipped up to
+        its closing marks.
         """
         fence = _FENCE.match(text, candidate.start())
         if fence is None:

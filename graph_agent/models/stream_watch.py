@@ -388,10 +388,11 @@ class StreamWatch(AsyncCallbackHandler):
         """
 
     def settle(self, reply: AIMessage) -> AIMessage:
-        """Return a reply that middleware may have changed; under a new id if its text no longer has the text shown.
+        """Return a reply that middleware may have changed; under a new id if its text no longer contains the text
+        shown.
 
-        In that case `drop` is called, because the changed reply is a new message for the reader. Otherwise the same
-        object is returned.
+        In that case `drop` is called, because the changed reply is a new message for the reader. Otherwise, also if no
+        text was shown, the same object is returned.
         """
         if not (shown := self.text) or shown in reply.text:
             return reply
@@ -399,9 +400,11 @@ class StreamWatch(AsyncCallbackHandler):
         return reply.model_copy(update={"id": str(uuid4())})
 
     def drop(self) -> list[str]:
-        """Move the text shown to `replaced`, reset the watch and make it quiet; return `replaced`, the texts so far.
+        """Move the text shown to `replaced`, and return `replaced`, the texts so far. The watch is reset and made
+        quiet.
 
-        Chunks that wait in the message stream are dropped, and the message that replaces the text is not streamed.
+        Chunks that wait in the message stream are dropped, and the message that replaces the text is not streamed by
+        this watch.
         """
         if shown := self.text:
             self.replaced.append(shown)
@@ -413,7 +416,9 @@ class StreamWatch(AsyncCallbackHandler):
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
         """Show the rest of a complete reply whose end the filter has withheld, and forward it if the reply was
-        streamed. Does nothing without a filter.
+        streamed.
+
+        Does nothing without a filter. What `shown` has beyond the part of `reply` that it begins with is not shown.
 
         Args:
             reply: The complete text as received.

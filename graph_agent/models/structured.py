@@ -163,15 +163,16 @@ class StructuredPlanner:
         return "tool" if self._takes_tools and "tool" not in self._refused else "text"
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
-        """If an error concerns the temperature or the method, stop using that for later requests (logged for a method).
+        """Stop using the temperature or the method of a request in later requests, if its error concerns that. Returns
+        whether the request should be sent again in the simpler form.
+
+        A method is also given up if the provider rejects tools, except for `text`, below which there is none; this is
+        logged.
 
         Args:
             error: The error of the request.
             method: The method that was used.
             zero_temperature: Whether the request had the default temperature of 0.
-
-        Returns:
-            Whether the request should be sent again in the simpler form.
         """
         if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
             simpler = method != "text"

@@ -41,7 +41,7 @@ class TextReplies:
     def schema(
         self, phase: Literal["plan", "answer"], answer: dict[str, Any] | None, *, answers: bool, most_calls: int
     ) -> dict[str, Any] | None:
-        """Return the JSON schema of a reply; None for planning with too many or too deeply nested tools.
+        """Return the JSON schema of a reply; None for planning with more than `MOST_TOOLS` or too deeply nested tools.
 
         Args:
             phase: `plan` for a reply with calls, `answer` for one without.
@@ -93,12 +93,15 @@ def read_by_schema(
 ) -> tuple[AIMessage, bool]:
     """Decode the answer of a reply in text mode whose schema the provider enforced.
 
-    An object with an empty `tool_calls` becomes the sentinel, unless there is a schema of the user.
+    - With a schema of the user, the text is unchanged; it is an answer if it is an object that is not one of calls.
+    - An object with the answer becomes the answer's text.
+    - An object with an empty `tool_calls` becomes the sentinel (`No more actions.`), and any other text is unchanged;
+      neither counts as an answer.
 
     Args:
         reply: The complete reply.
         decoder: The decoder that received the reply's streamed text; for a reply that was not streamed, a new one.
-        schema: The user's schema of a typed answer, whose text is left unchanged; None for an answer in prose.
+        schema: The user's schema of a typed answer; None for an answer in prose.
         stop: Sequences at which an answer ends.
 
     Returns:

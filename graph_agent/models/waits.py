@@ -46,9 +46,9 @@ def may_retry(error: BaseException, attempt: int, retries: int) -> bool:
     """Whether to send a failed request to the same model again.
 
     Only transient errors are retried, at most `retries` times. While a server loads its model and there is no fallback,
-    the request is repeated for two minutes. There is no retry if the provider forbids it. Nor is there one if the delay
-    that the provider requests ends after the deadline, is longer than all remaining waits together, or is longer than
-    `PATIENCE_S` and there is a fallback model.
+    the request is repeated for two minutes instead. There is no retry if the provider forbids it. Nor is there one if
+    the delay that the provider requests, or that a loading server needs, ends after the deadline, is longer than all
+    remaining waits together, or is longer than `PATIENCE_S` and there is a fallback model.
 
     Args:
         error: The error of the failed attempt.

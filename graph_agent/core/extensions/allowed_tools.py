@@ -34,10 +34,11 @@ _SPACES = " \t\n\r"
 def allows(entry: str, call: Call) -> bool:
     """Whether an entry of a skill's `allowed-tools` permits a call without approval.
 
-    `search` permits the tool of that name, and `files_*` each tool whose name fits the pattern. `shell(git:*)` permits
-    a call whose only argument is a text that is `git` or begins with `git `. The text must have no invisible
-    characters, and none by which a shell runs further commands. `shell(git status)` permits exactly that text, and
-    `shell(*)` every call. Any other limit permits nothing.
+    - `search` permits the tool of that name, and `files_*` each tool whose name fits the pattern.
+    - `shell(git:*)` permits a call whose only argument is a text that is `git` or begins with `git `, without invisible
+      characters and without those by which a shell runs further commands.
+    - `shell(git status)` permits exactly that text as the only argument, and `shell(*)` every call of the tool.
+    - Any other limit permits nothing.
     """
     limited = _LIMITED.fullmatch(entry)
     if limited is None:
@@ -61,10 +62,10 @@ def allows(entry: str, call: Call) -> bool:
 
 
 def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str, Any]]:
-    """Return the skills loaded since the newest user message: name → value of the result of `load_skill`, as `{"skill":
-    …, "digest": …, "allowed_tools": […]}`.
+    """Return the skills loaded since the newest user message, as name → value of the result of `load_skill`.
 
-    Failed loads, and results whose value middleware removed, do not count.
+    The value is `{"skill": …, "digest": …}`, with `allowed_tools` if the skill has such a list. Failed loads, and
+    results whose value middleware removed, do not count; of two loads of a skill, the newer one does.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for message in since_input(messages):
@@ -77,7 +78,10 @@ def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str,
 
 
 def loaded_together(messages: Sequence[AnyMessage]) -> set[str]:
-    """Return the names of skills that the newest reply loads; its other calls may run before the skill is loaded."""
+    """Return the names of the skills that the newest reply of the model loads, including those in `reviewed_together`.
+
+    The other calls of this reply may run before the skill is loaded.
+    """
     reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     stored = [(call["name"], call["args"]) for call in reply.tool_calls] if reply is not None else []
     calls = [*stored, *((call["name"], call["arguments"]) for call in reviewed_together.get())]

@@ -42,9 +42,9 @@ def checked_tools(given: object) -> list[BaseTool]:
 
 
 def checked_delegates(given: object) -> list[Delegate]:
-    """Return the delegates unchanged as a list (None gives an empty one).
+    """Return an iterable of delegates as a list; None gives an empty one. The delegates are unchanged.
 
-    Raises `ConfigError` for anything but a list of objects with a delegate's attributes.
+    Raises `ConfigError` for anything but an iterable of objects that have a delegate's attributes.
     """
     delegates = _listed(given, "delegates")
     for at, each in enumerate(delegates):
@@ -70,8 +70,8 @@ def checked_hooks(given: object, name: str = "hooks") -> list[Any]:
 def openai_schema(tool: BaseTool) -> dict[str, Any]:
     """Return a tool's schema in OpenAI's function format.
 
-    A JSON schema that LangChain cannot convert is passed on as it is. Raises `ConfigError` if the arguments of any
-    other tool have no JSON schema.
+    If LangChain cannot convert a tool's JSON schema, that schema is passed on as it is, because the model's client
+    repairs it. For any other tool whose arguments have no JSON schema, `ConfigError` is raised.
     """
     try:
         return convert_to_openai_tool(tool)
@@ -133,11 +133,12 @@ def _listed(given: object, name: str) -> list[Any]:
 
 
 def checked_tool(given: object, where: str) -> BaseTool:
-    """Return a tool unchanged, or a callable converted to one; raise `ConfigError` for anything else.
+    """Return a LangChain tool unchanged, or a callable converted to one; raise `ConfigError` for anything else.
 
-    A callable needs a name, a docstring and type hints.
+    A callable needs a name, a docstring and type hints; a class of tools is refused, too.
 
     Args:
+        given: The tool or callable.
         where: What was given, such as `tools[2]`, for the error message.
     """
     if isinstance(given, BaseTool):
@@ -167,15 +168,16 @@ ArgumentsCheck = Callable[[Mapping[str, Any]], str | None]
 
 
 def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | None:
-    """Return a function that checks the arguments of a tool which LangChain runs without a check.
+    """Return a function that checks the arguments of a tool which LangChain runs without a check; None if none is
+    needed.
 
-    None if none is needed.
-
-    LangChain does not check if the tool has a JSON schema, such as a tool of an MCP server, or no schema, such as a
-    class whose `_run` declares the parameters. None is also returned if the tool handles its validation errors itself,
-    or accepts any arguments.
+    LangChain does not check if the tool has a JSON schema, such as a tool of an MCP server, a schema class of pydantic
+    1, or no schema, so that `_run` declares the parameters. No check is needed for a pydantic schema, for a `Tool` with
+    one text, for a `_run` that accepts any arguments, and for a tool of pydantic 1 that handles its validation errors
+    itself.
 
     Args:
+        tool: The tool.
         hidden: Names of injected parameters, which the check skips.
     """
     schema: Any = tool.args_schema

@@ -22,13 +22,12 @@ _NOT_FIRST = (
 
 
 def call_client_tool(call: Call) -> CallResult:
-    """Interrupt the graph so that the program which started the run executes a client tool.
+    """Interrupt the graph so that the program which started the run executes a client tool; after the resume, return
+    the result.
 
-    Return the result after the resume.
-
-    At the first execution this raises LangGraph's `GraphInterrupt`. The value that resumes the run is a `ClientResult`;
-    any other value is converted to text and counts as success. In a `ClientResult`, only the status `error` makes an
-    error.
+    At the first execution this raises LangGraph's `GraphInterrupt`, whose value is the call. The value that resumes the
+    run is a `ClientResult` (a dict with `content`); any other value is converted to text and counts as success. In a
+    `ClientResult`, only the status `error` makes an error.
     """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:

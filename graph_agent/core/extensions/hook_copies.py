@@ -21,9 +21,9 @@ def copied(value: T) -> T:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a value: lists, dicts and messages recursively, and of messages also their attributes.
+    """Return a copy of a value: lists and dicts recursively, and messages with the lists and dicts in their attributes.
 
-    Other objects are shared with the original.
+    Any other object is returned itself.
     """
     # Not `copy.deepcopy`, which is slower and would copy clients and models that hooks pass along.
     if isinstance(value, str):

@@ -18,14 +18,14 @@ _RAISED_BY = "_graph_agent_raised_by"
 
 
 def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> HookError:
-    """Return (not raise) the `HookError` that ends the input after a hook's exception.
-
-    The exception is logged with traceback.
+    """Return (not raise) the `HookError` that ends the input after a hook's exception, which is logged with its
+    traceback.
 
     Args:
         hook: Name of the hook.
-        error: The exception, which becomes the cause of the returned error. A `HookError`, which reports an unusable
-            value of the hook, is not logged, and only its text is used.
+        error: The exception, which becomes the cause of the returned error; the error's text leaves out a provider's
+            message. A `HookError`, which reports an unusable value of the hook, is not logged and no cause, and only
+            its text is used.
         kind: Category for the `error` event: `middleware` or `hook`.
     """
     if isinstance(error, HookError):

@@ -75,8 +75,8 @@ class CommandEffects:
 
     @classmethod
     def read(cls, returned: Any, call: Call, scope: CommandScope) -> CommandEffects:
-        """Return the effects of what a call returned: its result message, state writes, further messages and a handoff
-        to the parent graph. What `scope` does not allow is in `refused` only, as text.
+        """Return the effects of what a call returned: its result message, state writes, further messages and a handoff.
+        What `scope` does not allow is in `refused` only, as text.
         """
         effects = cls()
         for item in returned if isinstance(returned, list) else [returned]:
@@ -158,8 +158,8 @@ def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
 
 
 def as_command(message: ToolMessage, output: CallResult) -> ToolMessage | Command[Any]:
-    """Return a call's result for middleware: the message, a command if the call has effects beyond its message, or for
-    a handoff the command to the parent graph.
+    """Return a call's result for middleware: the message, a command if there are effects beyond it, or for a handoff
+    the command to the parent graph.
     """
     if output.handoff is not None:
         return parent_command([output.handoff])
@@ -182,8 +182,7 @@ _LONGEST = 1_000
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
     """Raise `ToolArgumentsError` with the names of text arguments that the schema converts to NaN or an infinity.
-
-    Nothing is checked if the schema is no pydantic class, or the arguments do not fit it.
+    Nothing is checked if the schema is no pydantic class, or the arguments do not fit it; long texts are skipped.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:
@@ -260,9 +259,8 @@ class Invoker:
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
         """Run the tool with the model's arguments and the injected ones; return text, a `ToolMessage`, or a list of
-        messages and commands that the tool created.
-
-        Raises the tool's own exception, or pydantic's `ValidationError` for arguments that do not fit.
+        messages and commands that the tool created. Raises the tool's exception, or `ValidationError` for arguments
+        that do not fit.
         """
         if self._direct is not None and not _has_callbacks(config):
             return await self._direct(arguments, call_id, config)
@@ -346,7 +344,7 @@ def _record_begin() -> None:
 
 
 def _with_recording(tool: BaseTool) -> BaseTool:
-    """Return a copy of a tool that records its return values; its methods still run on the original tool.
+    """Return a copy of a tool that records its begin and its return values; its methods still run on the original tool.
 
     A message holds only the text of a return value, in which the text `123` and the number 123 are equal.
     """
@@ -472,13 +470,13 @@ def belongs_to_run(error: BaseException) -> bool:
 def read_output(
     returned: Any, call: Call, given: ReturnValue | None = None, *, scope: CommandScope = NO_COMMANDS
 ) -> CallResult:
-    """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
+    """Convert what a tool returned, text, or a message for its call (alone, in a `Command` or in a list), to a result.
 
     A command may also, within its scope, write own state fields, add messages of the user or the system, which follow
-    the results of the wave, and go to a node of a parent graph. Anything else becomes an error result, such as a
-    missing message, a value whose text is only a memory address, results of other calls (providers refuse that order),
-    and other state updates (they would bypass the loop). `given` is what the tool's own code returned, if recorded; a
-    value that is no text is stored as JSON.
+    the results of the wave, and go to a node of a parent graph. Without a message for the call, and if anything else is
+    requested, such as a result of another call, the result is an error without effects. It is an error with them if the
+    value's text is only a memory address. `given` is what the tool's own code returned, if recorded; a value that is no
+    text is stored as JSON.
     """
     if isinstance(returned, str):
         return CallResult(clean(returned))
@@ -504,7 +502,9 @@ def read_output(
 
 
 def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
-    """Return the JSON of a tool's return value; None for text, content blocks, and messages created by the tool."""
+    """Return a tool's return value as JSON; None if it is text, unknown, or has messages or commands, or for content
+    blocks.
+    """
     if given is None or not given.is_known or isinstance(_content(found.content), list):
         return None
     items = given.value if isinstance(given.value, list) else [given.value]
@@ -514,12 +514,12 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
 
 
 def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
-    """Return the output of middleware with the status and the value (`stored`) of the call's own result, which a
-    message cannot hold.
+    """Return the output of middleware with the status and the value (`stored`) of the call's own result among
+    `outputs`.
 
-    Both stay if content and artifact are unchanged, unless the middleware changed success to error or back. They also
-    stay if the middleware returns an error for a call that did not run or may have run. Changed content gets its value
-    from the content alone, so that removed text does not reappear. `outputs` are the call's results, oldest first.
+    Both stay if content and artifact are unchanged, unless the middleware changed success to error or back, or if it
+    returns an error for a call that did not run or may have run. Changed content gets its value from the content alone,
+    so that removed text does not reappear. Any other output is returned as it is.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):

@@ -54,7 +54,11 @@ class HookList(NamedTuple):
 def sort_hooks(given: Sequence[Any]) -> HookList:
     """Sort the objects given as `hooks=` into loop hooks and LangChain middleware, keeping the order within each kind.
 
-    A hook that only rewrites results is a rewriter but no reviewer, so that replies can still be streamed.
+    A loop hook that rewrites results is a rewriter, and also a reviewer (`hooks`) only if it overrides `should_run`, so
+    that replies can otherwise be streamed. The schemas of tools that loop hooks offer are copied.
+
+    Args:
+        given: The objects.
 
     Raises:
         ConfigError: An object is neither, is a class instead of an instance, or has an invalid `on_error` or tool.
@@ -149,7 +153,8 @@ class LoopHooks(Generic[R]):
         self._report = report
 
     async def wrap(self, handler: SendRequest[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
-        """Send a request and pass its reply to the hooks in order.
+        """Send a request and pass its reply to the hooks in order. Return the reply that counts, its request, and a
+        decision of a hook.
 
         After a rerun, the new reply is passed to the first hook again. A refused rerun is a warning, once for each
         hook, and the hooks after it are asked. Each decision is reported as `rerun`, `replaced` or `ended`.
@@ -234,22 +239,23 @@ class LoopHooks(Generic[R]):
         self._record(self._work)
 
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
-        """Ask the hooks in order, and return the first decision that changes something.
+        """Ask the hooks in order, and return the first decision that changes something; None if no hook requests a
+        change.
 
-        None if no hook requests a change. If the reply has no calls, only hooks that inspect answers are asked; if it
-        has calls, only hooks with reruns left.
-
-        A hook that fails is skipped with a warning, or ends the input, by its `on_error`.
+        A reply without calls is passed only to hooks that inspect answers, one with calls only to hooks that have
+        reruns left. A hook that fails is skipped with a warning, or ends the input, by its `on_error`; an unusable
+        value and a model that cannot be built count as failures.
 
         Args:
             first: Index of the first hook to ask.
+            reply: The reply.
             request: The request that the reply answers.
 
         Returns:
-            Index of the hook, its decision, and the patched request.
+            Index of the hook, its decision, and the patched request, without calls that have no result.
 
         Raises:
-            HookError: A hook with `on_error = "fail"` failed, or returned an unusable value.
+            HookError: A hook with `on_error = "fail"` failed.
         """
         for index, hook in enumerate(self._hooks[first:], first):
             # A hook without reruns left may still replace an answer.

@@ -83,9 +83,8 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
 
 
 def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
-    """Collect the hooks of all middleware by point, in the order in which they run: `after_` hooks in reverse.
-
-    None if no hooks.
+    """Collect the hooks of all middleware by point, in the order in which they run: `after_` hooks in reverse. None if
+    there is no hook.
 
     Args:
         hooks: For each middleware in order, point → hook.
@@ -113,8 +112,12 @@ class _Method:
     async def __call__(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
         """Run the hook, and return the state update that it requests; an empty dict if the hook returns None.
 
-        The asynchronous form is preferred, except within a blocking run (such as `invoke`). A blocking form runs in a
-        thread.
+        The asynchronous form is preferred, except within a blocking run (such as `invoke`), where a blocking form comes
+        first. A blocking form runs in a thread.
+
+        Args:
+            state: The state for the hook.
+            config: The node's config.
 
         Raises:
             HookError: The return value is no update.
@@ -224,8 +227,9 @@ def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
 def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:
     """Return the names of a middleware's methods that may rewrite replies; empty if none may.
 
-    The attribute `rewrites_replies` decides if it is set, except for a `PIIMiddleware` that masks output. Otherwise,
-    each overridden method that receives a reply may rewrite it, unless it is defined by a class that is known not to.
+    The attribute `rewrites_replies` decides if it is set: all overridden methods that receive a reply, or none. Without
+    it, and for a `PIIMiddleware` that masks output, each of these methods counts unless the class that defines it is
+    known to leave replies unchanged.
     """
     found = tuple(name for name in _SEE_REPLIES if is_overridden(middleware, AgentMiddleware, name))
     declared = getattr(middleware, "rewrites_replies", None)
@@ -240,10 +244,14 @@ def _masks(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
 
 
 def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
-    """Whether a middleware's method may change the text of replies.
+    """Whether a middleware's method may change the text of replies, by the class that defines the method.
 
-    `name` is that of the method. Decided by the class that defines it: False for known methods of LangChain that do
-    not.
+    False for known modules, for a `PIIMiddleware` that does not mask output, and for LangChain's `dynamic_prompt`; True
+    for any other class.
+
+    Args:
+        middleware: The middleware.
+        name: Name of the method, which it overrides.
     """
     # The class that defines the method, as a subclass may override another one only.
     owner = next(each for each in type(middleware).__mro__ if name in vars(each))
@@ -255,14 +263,14 @@ def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
 
 
 def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
-    """Return a middleware's `wrap_model_call` or `wrap_tool_call` as a coroutine function.
-
-    None if it overrides neither form.
+    """Return a middleware's `wrap_model_call` or `wrap_tool_call` as a coroutine function; None if it overrides neither
+    form.
 
     The blocking form is used if there is no other, or in a blocking run, and runs in a thread. Exceptions that the
     method raises itself are marked with its name.
 
     Args:
+        middleware: The middleware.
         kind: `model` or `tool`.
     """
     found = [f"{prefix}wrap_{kind}_call" for prefix in ("a", "")]
@@ -282,8 +290,9 @@ def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
 
 
 def _marked(wrap: Wrap, name: str) -> Wrap:
-    """Return a wrap method that calls `wrap`, and marks the exceptions that `wrap` raises itself, not those of its
-    handler.
+    """Return a wrap method that calls `wrap`, and marks the exceptions that `wrap` raises itself.
+
+    Not marked are exceptions of its handler, also as the cause of another one, and those that belong to the run.
 
     Args:
         wrap: The wrap method.
@@ -312,12 +321,11 @@ def _marked(wrap: Wrap, name: str) -> Wrap:
 
 
 def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
-    """Return a blocking wrap method as a coroutine function.
+    """Return a blocking wrap method as a coroutine function, which runs the method in a daemon thread and its handler
+    in the event loop.
 
-    The method runs in a daemon thread, its handler in the event loop.
-
-    If the coroutine is cancelled, the handler is cancelled, too, and later calls of the handler by the thread are
-    refused.
+    If the coroutine is cancelled, the handler is cancelled, too, and later calls of the handler by the thread raise
+    `CancelledError`.
     """
 
     async def wrapped(request: Any, handler: Handler) -> Any:

@@ -37,9 +37,11 @@ def is_argument_error(tool: BaseTool, error: BaseException) -> bool:
 
 
 def misfit_text(tool: BaseTool, error: Any, hidden: Collection[str] = ()) -> str:
-    """Return the faults of a tool's arguments as text for the model; empty if no fault counts.
+    """Return the faults of a tool's arguments as text for the model, with the arguments that it takes; empty if no
+    fault counts.
 
     Args:
+        tool: The tool.
         error: A validation error of pydantic 1 or 2.
         hidden: Names of injected arguments, whose values are added later. Faults of these arguments do not count, nor,
             if there are any, faults of the arguments as a whole.
@@ -112,7 +114,8 @@ def textless(value: Any) -> str | None:
     """Return the type name of an object in a value whose text is only its memory address; None if there is none.
 
     Objects in lists, dicts, sets, dataclasses and pydantic models count, and so do functions and iterators, which are
-    not consumed. A string does not, as its author may have meant it.
+    not consumed. A string does not, as its author may have meant it. A value that cannot be converted otherwise counts
+    as readable.
     """
     found: list[str] = []
 

@@ -75,13 +75,14 @@ def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int)
     """Return a part of a call's whole output, after a line with its range; the text of an untrusted delegate is fenced.
 
     Args:
-        events: The session's events, oldest first.
+        events: The session's events, oldest first; outputs of `read_result` itself are ignored.
         id_: Id of the call. Of several calls with the id, the newest in the history counts.
         offset: Where the part begins, in characters.
         length: Maximum characters of the part.
 
     Raises:
-        ToolException: No call with the id has a result, or its output ends before `offset`.
+        ToolException: No call with the id has a result (the message lists those that have one), or its output ends
+            before `offset`.
     """
     results = (entry for entry in reversed(events) if entry["type"] in ("tool_result", "delegation_response"))
     ids: dict[str, None] = {}

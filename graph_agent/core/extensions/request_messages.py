@@ -98,9 +98,13 @@ class Addition(NamedTuple):
 def additions(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> list[Addition]:
     """Return the messages that a patched request adds to the original, in order, as groups of consecutive messages.
 
-    A patched message is an original if it has the id of one, or the same type, text and call ids. Where originals are
-    missing, new messages are rewrites of them, not additions, up to the first new call. A new call and its result are
-    always additions; a result without its call is a rewrite.
+    A patched message is an original if it has the id of one, or the same type, text and call ids; each original counts
+    once. In a group that stands where originals are missing, the new messages are rewrites of these, not additions, up
+    to the first new call. A new call and its result are always additions; a result without its call is a rewrite.
+
+    Args:
+        original: The messages of the original request.
+        patched: Those of the patched one.
     """
     places = _places(original, patched)
     missing = sorted(set(range(len(original))).difference(place for place in places if place is not None))
@@ -165,7 +169,7 @@ def _from_first_call(run: Sequence[AnyMessage], known: set[str | None]) -> Seque
 
 
 def _answered(run: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages without results whose call does not precede them in the list."""
+    """Return the messages, without results whose call does not precede them in the list."""
     calls: set[str | None] = set()
     kept: list[AnyMessage] = []
     for message in run:
@@ -181,10 +185,11 @@ def _call_ids(message: AnyMessage) -> list[str | None]:
 
 
 def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Remove calls that have no result directly after their message, because providers refuse such a history.
+    """Return the messages without calls that have no result directly after their message, because providers refuse such
+    a history.
 
-    A model message that has neither other calls nor text is removed. A result counts only for the nearest model message
-    before it. The given messages are not changed.
+    A model message that has neither other calls nor text is left out. A result counts only for the nearest model
+    message before it. The given messages are not changed.
     """
     kept: list[AnyMessage] = []
     answered: set[str] = set()
@@ -204,9 +209,9 @@ def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def _with_calls(message: AIMessage, ids: set[str]) -> AIMessage:
-    """Return a copy of a model message with only the calls of these ids.
+    """Return a copy of a model message with only the calls of these ids; the message itself if it has no other calls.
 
-    Others are also removed from content and extra fields.
+    Other calls are also removed from content blocks; the copies of calls in extra fields are all removed.
     """
     if all(call["id"] in ids for call in message.tool_calls):
         return message
@@ -230,15 +235,14 @@ async def result_texts(
     warn: Callable[[str], None],
     count_reply: Callable[[AIMessage], None],
 ) -> dict[str, str]:
-    """Let hooks rewrite the tool results for requests, and return the new texts.
-
-    Each hook receives the texts of those before.
+    """Let hooks rewrite the tool results for requests, and return the new texts. Each hook receives the texts of those
+    before it.
 
     A hook that fails is skipped with a warning, or ends the input, by its `on_error`.
 
     Args:
         hooks: The hooks that rewrite results, in order.
-        messages: The conversation.
+        messages: The conversation; the hooks receive copies of its results.
         warn: Receives warnings for the user.
         count_reply: Receives each reply of a model that a hook calls itself.
 

@@ -30,7 +30,11 @@ class UnreadableFileError(Exception):
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the parts of a relative path; raise `UnreadableFileError` if it is empty, absolute or leads upward."""
+    """Return the parts of a relative path.
+
+    Raises `UnreadableFileError` if the path is empty, absolute (also by `~` or a drive), leads upward, or has a
+    backslash or characters that no file name can have.
+    """
     if "\0" in path or any("\ud800" <= char <= "\udfff" for char in path):
         raise UnreadableFileError(f"{path!r} is no path; name a file of the skill.")
     # A backslash is a separator on Windows only, and no file of a skill needs one.
@@ -45,15 +49,16 @@ def parts_of(path: str) -> list[str]:
 
 
 def read_bytes(folder: Path, path: str, most: int) -> bytes:
-    """Return the content of a file in a folder, which may be a link itself.
+    """Return the content of a file in a folder.
 
     Args:
+        folder: The folder, which may be a link itself.
         path: Relative path of the file in it.
         most: Maximum bytes of the file.
 
     Raises:
-        UnreadableFileError: The path leads out of the folder or through a link, is no regular file, or cannot be read,
-            or the file is too large.
+        UnreadableFileError: The path leads out of the folder or through a link, is no regular file, does not exist or
+            cannot be read, or the file is too large.
     """
     parts = parts_of(path)
     try:
@@ -88,10 +93,11 @@ def read_skill_text(folder: Path, path: str) -> str:
 
 
 def list_files(folder: Path) -> tuple[list[str], bool]:
-    """Return the relative paths of the files in a folder and below, sorted, and whether there are more than it lists.
+    """Return the relative paths of the files in a folder and below, sorted, and whether there are more than are listed.
 
-    Left out are links, hidden files, names that cannot be printed, entries that are no regular files, and folders that
-    cannot be read or are too deep. At most `MOST_LISTED` are listed.
+    Left out are links, hidden files and folders, names that cannot be printed, entries that are no regular files, and
+    folders that cannot be read or are too deep. At most `MOST_LISTED` are listed, and `_MOST_VISITED` entries visited,
+    level by level.
     """
     found, visited = list[str](), 0
     pending: list[tuple[str, ...]] = [()]

@@ -137,7 +137,8 @@ def _split(text: str, where: str) -> tuple[str, str]:
 
 
 def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
-    """Return what is wrong with the front matter, one clause for each fault; empty if it is valid.
+    """Return what is wrong with the front matter, one clause for each unknown field, missing field and invalid value;
+    empty if it is valid.
 
     Args:
         content: The front matter.

@@ -36,9 +36,10 @@ class SkillTool(StructuredTool):
 
 
 def make_tools(skills: SkillSet) -> list[BaseTool]:
-    """Create the tools `load_skill` and `read_skill_file` for an agent's skills. Both are marked as reading.
+    """Return the tools `load_skill` and `read_skill_file` for an agent's skills. Both are marked as reading.
 
-    An unknown skill gives an error result, and so does one whose `allowed-tools` were added since the agent was opened.
+    An unknown skill or a file that cannot be read gives an error result, and so does loading a skill whose
+    `allowed-tools` were added since the agent was opened. The result of `load_skill` stays in shortened requests.
     """
 
     async def load(name: Annotated[str, Field(description="Name of the skill.")]) -> tuple[str, dict[str, Any]]:
@@ -113,15 +114,16 @@ def _loaded(skill: Skill) -> tuple[str, dict[str, Any]]:
 
 
 def _part(skill: Skill, path: str, offset: int, length: int) -> str:
-    """Return a part of a skill's file, after a line with its range unless it is the whole file.
+    """Return a part of a skill's file, after a line with its range; the text alone if the part is the whole file.
 
     Args:
+        skill: The skill.
         path: Path of the file in the skill's folder.
         offset: Where the part begins, in characters.
         length: Maximum characters of the part.
 
     Raises:
-        ToolException: The file cannot be read as text, or ends before `offset`.
+        ToolException: The file cannot be read as text (the message lists the skill's files), or ends before `offset`.
     """
     try:
         text = clean(read_skill_text(skill.folder, path))

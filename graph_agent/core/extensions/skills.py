@@ -148,11 +148,11 @@ class SkillSet:
         return iter(self.tools)
 
     def _refresh(self) -> None:
-        """Read new and changed skills, drop those that are gone, and update `section`, if any file's attributes
-        changed.
+        """Read new and changed skills, drop those that are gone, and update `section`; does nothing if no file's
+        attributes changed.
 
-        A skill that cannot be read keeps its last valid form, and of two skills with one name the first stays. Faults
-        are stored for warnings, and logged once the agent is open.
+        A changed skill that cannot be read keeps its last valid form, a new one is left out, and of two skills with one
+        name the first stays. Faults are stored for warnings; those of files are also logged once the agent is open.
         """
         found: Found = {}
         for folder in self._folders:
@@ -188,10 +188,11 @@ class SkillSet:
 
 def skills_in(folder: Path) -> Found:
     """Find the skills in a folder: the folder itself if it has a `SKILL.md`, else the folders directly in it that have
-    one.
+    one, except hidden ones.
 
     Returns:
-        Folder → inode, size and modification time of its `SKILL.md`. Empty if the folder cannot be read.
+        Folder → inode, size and modification time of its `SKILL.md`. Empty if the folder cannot be read; a skill whose
+        file cannot be examined is left out.
     """
     folders = [folder]
     if skill_file(folder) is None:

@@ -15,8 +15,9 @@ _WORDS = ("trusted", "untrusted")
 def declared_source(toolbox: Toolbox, name: str) -> str | frozenset[str]:
     """Return `trusted` or `untrusted` for the results of a call, or the names of the fields that outsiders can write.
 
-    Delegates, tools of MCP servers, and tools that the agent does not have are untrusted unless they are declared
-    otherwise.
+    The mark `source` of the tool, or the attribute `source` of the delegate, decides. Without it, results of delegates
+    and of tools of MCP servers are untrusted, and those of the agent's other tools trusted. Tools that the agent does
+    not have are untrusted.
     """
     if is_delegation(name):
         return str(getattr(toolbox.delegates.get(name), "source", "untrusted"))

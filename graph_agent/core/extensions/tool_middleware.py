@@ -76,11 +76,13 @@ class ToolMiddleware:
         return self._wraps is not None
 
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
-        """Run a call through the middleware and return its output. An exception of middleware is logged and becomes an
-        error output. If the tool's own exception passes through the middleware, the tool's error output is returned.
+        """Run a call through the middleware and return its output.
 
-        If middleware gives the output without running the tool, its status is `answered`, or `denied` if it is an
-        error.
+        - An exception of middleware is logged and becomes an error output.
+        - If the tool's own exception passes through the middleware, the tool's error output is returned.
+        - If middleware gives the output without running the tool, its status is `answered`, or `denied` for an error,
+          and `decided_by` names the middleware.
+        - Otherwise status and value of the tool's own result stay as far as `with_value_of` keeps them.
 
         Args:
             call: The call as planned.

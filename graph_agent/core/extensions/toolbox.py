@@ -130,8 +130,8 @@ class LiveTools:
     def current(self, taken: Collection[str]) -> list[BaseTool]:
         """Return the present tools: those without a source first, then those of each source.
 
-        A source's tool whose name another tool has is left out, with a warning in the log. Of a source with a
-        selection, only the selected tools count.
+        Of a source from which only some tools were given, only these count. A source's tool whose name another tool has
+        is left out, with a warning in the log.
 
         Args:
             taken: Further names that tools of sources must not have.
@@ -271,7 +271,8 @@ class Toolbox:
         Args:
             schemas: The tools as OpenAI function schemas, with names that no tool of the agent has.
             called: Call id → tool name of the earlier client calls. A tool in it that is not in `schemas` is offered by
-                name only, because some providers refuse a history with calls if the request has no tools.
+                name only, because some providers refuse a history with calls if the request has no tools; a new call of
+                it is refused.
         """
         both = copy.copy(self)
         names = [schema["function"]["name"] for schema in schemas]
@@ -301,12 +302,10 @@ class Toolbox:
         return bool(self._late) or (bool(self._live.sources) and self.outdated)
 
     async def refresh(self) -> bool:
-        """Take over changed tools of the sources and the current descriptions of delegates.
+        """Take over changed tools of the sources and the current descriptions of delegates; returns whether `schemas`
+        changed.
 
-        Waits a few seconds at most.
-
-        Returns:
-            Whether `schemas` changed.
+        Waits a few seconds at most. Returns False at once if nothing can have changed.
 
         Raises:
             ConfigError: A new tool cannot be offered.
@@ -484,7 +483,14 @@ class Toolbox:
         """Return the call's arguments with the injected ones added, by the rules of LangGraph's `ToolNode`.
 
         These are state fields, the Store and the `ToolRuntime` that the tool's parameters are annotated with; values of
-        the model for them are discarded. Without such parameters, the call's own dict is returned.
+        the model for them are discarded. A state field without a value is left out if its parameter has a default.
+        Without such parameters, the call's own dict is returned.
+
+        Args:
+            tool: The tool.
+            call: The call.
+            config: The config of the task, from which the state is read.
+            runtime: The runtime of the task, which has the Store.
 
         Raises:
             ToolArgumentsError: A required state field has no value, or the agent has no Store.
@@ -539,7 +545,13 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
 def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
     """Return why a planned call would be refused because of its arguments, as text for the model; None if it may run.
 
-    None also for an unknown name, because middleware may run it.
+    None also for an unknown name, because middleware may run it, for arguments that cannot be checked before the call,
+    and for a delegation with a task of any type.
+
+    Args:
+        toolbox: The agent's tools.
+        name: Name of the call.
+        arguments: All arguments of the call.
     """
     if name in toolbox.delegates:
         # The model's task may be of any type; the delegate gets it as text.

@@ -147,7 +147,9 @@ def _lines(text: str) -> int:
 
 
 def _end_of_head(texts: Sequence[str], chars: int, lines: int) -> _Cut:
-    """Return where the kept head ends: after at most `chars` characters and `lines` lines of the output."""
+    """Return where the kept head ends: after at most `chars` characters and `lines` lines of the output, whichever is
+    less.
+    """
     index = 0
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index + 1
@@ -158,7 +160,9 @@ def _end_of_head(texts: Sequence[str], chars: int, lines: int) -> _Cut:
 
 
 def _start_of_tail(texts: Sequence[str], chars: int, lines: int) -> _Cut:
-    """Return where the kept tail starts: before at most `chars` characters and `lines` lines of the output."""
+    """Return where the kept tail starts, so that it has at most `chars` characters and `lines` lines of the output,
+    whichever is less.
+    """
     index = len(texts) - 1
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index - 1
@@ -195,9 +199,9 @@ def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
 def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
     """Choose by how much to truncate tool results so that at least `excess` characters are removed, if possible.
 
-    The longest results are cut first, all to the same length: at most half of the longest, at least `LEAST_CHARS`.
-
-    Returns id of a result's message → characters to keep; empty if no result is worth cutting.
+    Returns id of a result's message → characters to keep. The longest results are cut, all to the same length, which is
+    at most half of the longest and at least `LEAST_CHARS`. A result that would lose `_WORTH_CUTTING` characters or
+    fewer, or has no id, is left out; empty if none is worth cutting.
     """
     sizes = {message.id: _size(message) for message in messages if isinstance(message, ToolMessage) and message.id}
     if not sizes:
@@ -288,10 +292,11 @@ def _with_text(block: Any, text: str | None) -> Any:
 def truncate_output(
     content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
-    """Truncate a call's output to the limits of `output_limits`; return what to show, and whether it was truncated.
+    """Truncate a call's output to the limits of `output_limits`; return the text or blocks to show, and whether it was
+    truncated.
 
     If outputs are offloaded (the model can read the rest by `read_result`), `offload_over_chars` is an upper bound,
-    too, and the marker names the call for the rest.
+    too, and the marker contains the call of `read_result` that reads on; outputs of `read_result` itself are excepted.
 
     Args:
         content: The whole output, text or content blocks.

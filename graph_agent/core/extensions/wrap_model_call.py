@@ -138,8 +138,8 @@ class ModelMiddleware:
         """Send a request through the middleware, and return the reply that the outermost one returns.
 
         State updates of the middleware are written by `write_field`. Usage of replies that are not returned is
-        recorded. A reply that middleware gives in place of the model's, or without asking the model, is recorded as
-        `replaced`.
+        recorded. A reply with another text or other calls than the model's, or given without asking the model, is
+        recorded as `replaced`.
 
         Args:
             model: The model that the agent would ask.
@@ -403,9 +403,12 @@ class _WrappedClient(ModelClient):
         return stream.settle(await self._middleware.ask(self.model, request, self.schemas, send, stream))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
-        """Pass an answer that needed no model call through the middleware that rewrites replies.
+        """Pass an answer that needed no model call through the middleware that rewrites replies, and return the result
+        without calls.
 
-        Return it without calls.
+        Args:
+            request: The messages of the request that middleware receives.
+            answer: The answer.
         """
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
@@ -447,12 +450,12 @@ class _WrappedPlanner(StructuredPlanner):
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        """Request a structured plan through the middleware, and return the reply.
+        """Request a structured plan through the middleware, and return the reply. Arguments are those of
+        `StructuredPlanner.plan`.
 
-        Arguments are those of `StructuredPlanner.plan`.
-
-        If a plan has only an answer, the middleware receives the answer as text, and a rewritten answer becomes a plan
-        again.
+        If a plan has only an answer, the middleware receives the answer as text. If it returns the reply unchanged, the
+        original plan is returned; a rewritten answer becomes a plan again. A reply that middleware made up is returned
+        as it is.
 
         Raises:
             Exception: The errors of `ModelMiddleware.ask`.
@@ -547,7 +550,8 @@ def _is_same(own: AIMessage, returned: AIMessage) -> bool:
 
 
 def _record_other_replies(replies: Sequence[AIMessage], reply: Any) -> None:
-    """Record the usage of all replies but the returned one, which the caller counts.
+    """Record the usage of all replies but the returned one, which the caller counts; and whether no model was asked for
+    that one.
 
     Args:
         replies: Replies of all model calls, also those that a middleware made itself.

@@ -30,7 +30,8 @@ def begin_for_caller(caller_of: CallerOf, config: RunnableConfig, runtime: Runti
 def caller_of_input(caller_of: CallerOf, config: RunnableConfig, runtime: Runtime[Any]) -> str:
     """Return the caller who began the input, read from the state, also in a run that resumes the input.
 
-    Another person may resume it: a colleague who approves a call must not get access to the user's memory.
+    Another person may resume it: a colleague who approves a call must not get access to the user's memory. The caller
+    is read once in a run.
 
     Args:
         caller_of: Returns the caller of the present run; used if the state has no caller, as in inputs of older
@@ -39,7 +40,7 @@ def caller_of_input(caller_of: CallerOf, config: RunnableConfig, runtime: Runtim
         runtime: The runtime of the run.
 
     Raises:
-        ConfigError: No caller is known.
+        ConfigError: The state has no caller, and the run has none.
     """
 
     def stored() -> str:

@@ -60,7 +60,7 @@ def status_event(before: str, after: str, step: int) -> StoredEvent:
         step: Number of the plan for the event; 0 before the first plan.
 
     Raises:
-        InvalidUpdateError: The change is not allowed.
+        InvalidUpdateError: The change is not in `NEXT`, also one to the present status.
     """
     check_change(before, after)
     return event("status", step, **{"from": str(before), "to": str(after)})
@@ -83,7 +83,8 @@ class StatusChannel(LastValue[str]):
     """Holds the session's status and refuses invalid transitions; writing the current status is allowed."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Apply one superstep's writes in order, and return whether there were any.
+        """Apply one superstep's writes in order, and return whether there were any. Writing the present status changes
+        nothing.
 
         Raises `InvalidUpdateError` if a transition is not allowed. The status before the first write is `CREATED`.
         """
@@ -228,13 +229,15 @@ class MessagesChannel(GrowingDelta):
 
 
 def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
-    """Replace each "remove all" in writes by an `Overwrite` with the messages after it, which the base channel
-    supports.
+    """Return writes in which each "remove all" is replaced by an `Overwrite` with the messages after it, which the base
+    channel supports.
 
-    Within a superstep, writes before the last removal are dropped, and all later ones are folded into one `Overwrite`.
+    Of one superstep, writes before the last removal are dropped, and all later ones are folded into one `Overwrite`.
+    Writes without a removal are returned unchanged.
 
     Args:
-        live: Whether the writes are of one superstep; False for stored writes, which are replayed one by one.
+        values: The writes, each one message or a list.
+        live: Whether the writes are of one superstep; False for stored writes, each of which is replaced on its own.
     """
     folded: list[Any] = []
     for value in values:
@@ -344,9 +347,11 @@ NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
 
 
 def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
-    """Reducer of `remote`: return the current value merged with a change; None or an empty change changes nothing.
+    """Reducer of `remote`: return the current value merged with a change. None or an empty change returns the current
+    value.
 
-    A task of None removes the entry of its call id, and `after` of None removes all effects.
+    A task of None removes the entry of its call id. `after` of None removes all effects; fields that become empty are
+    left out.
     """
     if not change:
         return state

@@ -113,6 +113,9 @@ class CustomState:
     def fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
         """Return what is wrong with a write to a field, as a clause for an error message; None if the write is allowed.
 
+        Wrong are an unknown field, a value that checkpoints cannot hold, if they store the field, and a value that the
+        field's reducer raises for.
+
         Args:
             name: Name of the field, known or not.
             value: The written value.
@@ -227,7 +230,9 @@ def _fault(name: str, value: Any) -> str | None:
 def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> CustomState:
     """Return the own fields declared by an agent's `state_schema` and by the schemas of its middleware.
 
-    A field in several schemas has the annotation of the last of them, which is that of `state_schema`.
+    A field in several schemas has the annotation of the last of them, which is that of `state_schema`. Fields that
+    LangChain's schemas share with this package, such as `messages`, are skipped. Without fields and jumps,
+    `NO_OWN_FIELDS` is returned.
 
     Args:
         state_schema: A `TypedDict` class; None for no own fields.
@@ -294,7 +299,8 @@ class _Field:
         """Read a field from its annotation; raise `ConfigError` for a reducer that cannot be called with two values.
 
         A channel or a managed value in the metadata is kept. Otherwise the last metadata is the reducer, if it is
-        callable; without one, the last write counts.
+        callable and no class; without one, the last write counts. LangChain's `OmitFromSchema` excludes the field from
+        input or output.
         """
         type_, metadata = _unwrapped(annotation)
         omitted = [meta for meta in metadata if _is_omission(meta)]
@@ -392,7 +398,11 @@ def _is_reducer(meta: Any) -> bool:
 
 
 def _checked_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the reducer wrapped in a check: `InvalidUpdateError` if it returns a type that checkpoints cannot hold."""
+    """Return the reducer wrapped in a check, which raises `InvalidUpdateError` if it returns a type that checkpoints
+    cannot hold.
+
+    Only the value itself and its direct entries are checked.
+    """
 
     @functools.wraps(reducer)
     def checked(left: Any, right: Any) -> Any:

@@ -38,10 +38,11 @@ TITLE_CHARS = 200
 
 
 def noted_event(note: ControlMessage) -> StoredEvent | None:
-    """Convert a note of a kind in `NOTE_EVENTS` to its event, with the time of sending, `step` 0, and the note's key as
-    `id`; None if its content is invalid.
+    """Return the event of a note of a kind in `NOTE_EVENTS`; None if the note's content is invalid, because any client
+    can store a note.
 
-    The same note always gives the same event, so that readers can recognize it.
+    The event has the time of sending, `step` 0, the note's key as `id`, and the fields of its content. The same note
+    always gives the same event, so that readers can recognize it.
     """
     fields = note.content
     # Any client of the Store can put a note there.
@@ -68,9 +69,11 @@ def _are_left_out(calls: Any) -> bool:
 
 
 def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
-    """Return the event of a note as a list, and store its rating or title in `loop`.
+    """Return a list with the event of a note, and record the note in `loop`; an invalid note gives an empty list and no
+    change.
 
-    An invalid note gives an empty list. A `revocation` changes nothing in `loop`. A `fork` sets `forked_from`.
+    A `feedback` sets the person's newest rating, a `rename` the title, a `fork` `forked_from`; a `revocation` sets
+    nothing.
     """
     entry = noted_event(note)
     if entry is None:
@@ -98,8 +101,8 @@ def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | 
 
 
 def newest_feedback(events: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """Return the newest `feedback` event of each person on each answer: `seq` of the answer → name of the person →
-    event.
+    """Return the newest `feedback` event of each person on each answer: index of the answer's event (`seq`) → name of
+    the person → event.
 
     Args:
         events: Events, oldest first; those of other types are skipped.

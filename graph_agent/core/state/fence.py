@@ -124,14 +124,19 @@ class CheckpointFence:
         """Check, in the transaction of a write, that this run may write to the namespace; record the new checkpoints as
         its own.
 
+        The newest checkpoint must be one of the run's own or the one that it started from, and no other run its owner.
+
         Args:
+            thread_id: The thread.
+            namespace: Checkpoint namespace; empty for the root.
             newest: Id of the newest checkpoint in the database; None if there is none.
             owner: Id of the run that has resumed from that checkpoint (see `owner_in`); empty if none is recorded.
             new_ids: Ids of the checkpoints to store, in ascending order; empty for pending writes of a stored
                 checkpoint.
 
-        Returns whether this run resumes from `newest` and is not recorded as its owner yet. The saver must then call
-        `check_untouched`, and record it.
+        Returns:
+            Whether this run resumes from `newest` and is not recorded as its owner yet. The saver must then call
+            `check_untouched`, and record it.
 
         Raises:
             SessionLostError: Another run has continued the session, a new id is not above the newest checkpoint, or the
@@ -160,7 +165,7 @@ class CheckpointFence:
         return claims
 
     def own_newest(self, thread_id: str, namespace: str, new_ids: Sequence[str] = ()) -> list[str]:
-        """Return the ids of which one must be the newest in the database, so that the run may write without a call of
+        """Return two ids, one of which must be the newest in the database, so that the run may write without a call of
         `admit`.
 
         A saver compares them in the statement of the write itself, which saves a query, and calls `admit` if none
@@ -168,11 +173,14 @@ class CheckpointFence:
         store. The new ids are recorded as the run's own.
 
         Args:
+            thread_id: The thread.
+            namespace: Checkpoint namespace; empty for the root.
             new_ids: Ids of the checkpoints to store, in ascending order; empty for pending writes of a stored
                 checkpoint.
 
-        Returns two ids. The list is empty if the saver must call `admit` at once: the run has no committed checkpoint,
-        or a new id is not above the run's highest.
+        Returns:
+            The ids. Empty, and nothing is recorded, if the saver must call `admit` at once: the run has no committed
+            checkpoint, or the new ids do not rise above the run's highest.
 
         Raises:
             SessionLostError: The fence was closed.
@@ -293,7 +301,7 @@ class DeferredWrites:
     _done: int = 0
 
     def queue(self, commit: Callable[[], Awaitable[None]]) -> None:
-        """Count a queued write; raise the error of an earlier write of the run instead, if there is one.
+        """Count a queued write. If an earlier write of the run failed, raise its error and count nothing.
 
         Args:
             commit: Commits all queued writes of the run; `flush` awaits the newest one given.
@@ -326,8 +334,9 @@ class DeferredWrites:
             self.error = error
 
     async def flush(self) -> None:
-        """Commit all queued writes and wait for them; raise the error of the first failed one, which stops later
-        ones."""
+        """Commit all queued writes and wait for them; does nothing if all are done. Raises the error of the run's first
+        failed write.
+        """
         if self._commit is not None and self._queued != self._done:
             await self._commit()
         if self.error is not None:

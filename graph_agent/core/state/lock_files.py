@@ -63,8 +63,9 @@ class LockFile:
     def open(cls, database: Path) -> LockFile:
         """Open the lock file of a database; create it with the database's mode and group if it is missing.
 
-        For a database that does not exist yet, only the user may read and write the new file. Raises `ConfigError` if
-        the database has hard links, and `SessionLockError` if the lock file cannot be opened or is a symbolic link.
+        For a database that does not exist yet, only the user may read and write the new file. An empty lock file of
+        this user gets the mode and group, too. Raises `ConfigError` if the database has hard links, and
+        `SessionLockError` if the lock file cannot be opened or is a symbolic link.
         """
         path = _lock_path(database)
         check_names(database)
@@ -139,9 +140,10 @@ class LockFile:
         os.close(self._descriptor)
 
     def _set(self, operation: int, session_id: str) -> bool:
-        """Apply a lock operation of `fcntl` to the byte of a session; False if another process has a lock.
+        """Apply a lock operation of `fcntl` to the byte of a session; return False if another process has a lock, else
+        True.
 
-        Raises `SessionLockError` for another error.
+        Raises `SessionLockError` for another error of the system call.
         """
         digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).digest()
         try:
@@ -154,7 +156,9 @@ class LockFile:
 
 
 def create_if_missing(database: Path) -> None:
-    """Create the lock file of a database, with its mode and group; do nothing if it exists or cannot be created."""
+    """Create the lock file of a database, with its mode and group; do nothing if it exists, cannot be created, or the
+    database is missing.
+    """
     # A failure shows again when the file is opened, and is reported there.
     with suppress(OSError):
         found = os.stat(database)
@@ -172,9 +176,15 @@ def _lock_path(database: Path) -> Path:
 
 
 def _create(path: Path, database: os.stat_result, mode: int) -> None:
-    """Create a missing lock file with its mode and group in one step; nothing on a file system without hard links.
+    """Create a missing lock file with its mode and group in one step; does nothing if it exists, or on a file system
+    without hard links.
 
-    `database` is the status of the database file. Raises `OSError` if the file cannot be created.
+    Raises `OSError` if the file cannot be created for another reason.
+
+    Args:
+        path: Path of the lock file.
+        database: The status of the database file.
+        mode: The file's mode.
     """
     if os.path.lexists(path):
         return

@@ -73,7 +73,8 @@ class SessionLocks:
         process.
 
         Does not wait for that run. Raises `SessionLockError` at once if the file lock cannot be acquired for another
-        reason; the future raises `psycopg.OperationalError` if the database cannot be reached.
+        reason; the future raises `psycopg.OperationalError` if the database cannot be reached, and the lock is then not
+        held.
         """
         with self._guard:
             if not self._take(place, session_id):
@@ -167,9 +168,11 @@ class SessionLocks:
             self._keep(place, file)
 
     def _file(self, place: Path) -> LockFile:
-        """Return the lock file of a database; if it was removed, a new one with the same locks.
+        """Return the lock file of a database, opened if it is not open; if it was removed, a new one with the same
+        locks.
 
-        Calls `lost` for each session that another process has locked in the new file.
+        Calls `lost` for each session that another process has locked in the new file. Raises the errors of
+        `LockFile.open`.
         """
         file = self._files.get(place) or LockFile.open(place)
         while not file.is_current:
@@ -234,8 +237,8 @@ _DATABASES = "PRAGMA database_list"
 async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
     """Return the place of a saver: the `Path` of an SQLite file, a `PostgresAddress`, else the `id` of the saver.
 
-    The connection of one of LangGraph's savers is queried once, on its event loop; the result is remembered while the
-    saver lives. Raises the database's own error if that query fails.
+    The connection of one of LangGraph's savers is queried once, on its event loop or, if it blocks, in a thread; the
+    result is remembered while the saver lives. Raises the database's own error if that query fails.
     """
     if (known := _known.get(id(saver))) is not None:
         return known

@@ -93,10 +93,11 @@ def is_settled(messages: Sequence[AnyMessage]) -> bool:
 
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
-    """Return the history with new results placed after the messages that made their calls, in call order.
+    """Return the history with new results placed directly after the messages that made their calls, in call order with
+    those already there.
 
     Args:
-        messages: The history, which is not changed.
+        messages: The history, which is not changed; each result in it follows its call.
         results: Index of the message with the call, and the call's id → the result.
     """
     placed: list[AnyMessage] = []
@@ -117,7 +118,8 @@ def newest_in_call_order(messages: list[AnyMessage]) -> list[AnyMessage]:
     """Return the history with the results of the newest model message in the order of its calls.
 
     Calls that waited for others or for a person finish later. Other messages among the results move behind them. Older
-    messages stay as they are. Returns the same list object if the order is right already.
+    messages stay as they are. The same list object is returned if the order is right already, or if there are no
+    results.
     """
     caller = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], AIMessage)), -1)
     after = messages[caller + 1 :]
@@ -141,10 +143,11 @@ def _in_call_order(caller: AnyMessage, results: Sequence[AnyMessage]) -> list[An
 
 
 def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Move each result right after the message with its call; return the same list object if every result is in place.
+    """Return the history with each result right after the message with its call; the same list object if every result
+    is in place.
 
     A result belongs to the nearest preceding call with its id. A result without a call, and a second result for the
-    same call, are dropped, because providers refuse them.
+    same call, are dropped, because providers refuse them. Results that move follow those that are in place.
     """
     owner: dict[str, int] = {}
     unanswered: dict[int, list[str]] = {}
@@ -183,8 +186,13 @@ def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
 def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Return the writes to the `messages` channel that turn one history into another.
 
-    The writes are a `RemoveMessage` for each old message from the first difference on, then the new messages in order.
-    Old messages that only leave are removed without rewriting the ones after them. Messages are compared by identity.
+    If old messages only leave or new ones are appended, these are a `RemoveMessage` for each one that leaves, then the
+    new messages. Otherwise, from the first message that moved on, all old messages are removed, and the rest of the new
+    history is appended. Messages are compared by identity.
+
+    Args:
+        before: The present history.
+        after: The history that the writes lead to.
     """
     stays = {id(message) for message in after}
     same = 0
@@ -222,7 +230,8 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
 
 
 def failure_of(message: AnyMessage) -> dict[str, Any] | None:
-    """Return the mark of a message that ends a failed input; None for any other message.
+    """Return the mark of a message that ends a failed input; None for any other message, and if the mark has no
+    `error`.
 
     The mark has `stop_reason`, `error` (the kind of the error) and `answer_chars` (characters of the streamed part).
     """
@@ -281,11 +290,12 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
 
 
 def results_in(update: Any) -> list[ToolMessage]:
-    """Return the tool messages in a node's update.
+    """Return the tool messages in a node's update, in order.
+
+    Only lists under `messages` are searched: a single message that is not in a list does not count.
 
     Args:
-        update: A `Command`, a mapping, pairs of field and value, or a list of these; other values have no results, and
-            neither has a single message that is not in a list.
+        update: A `Command`, a mapping, pairs of field and value, or a list of these; other values give an empty list.
     """
     if isinstance(update, Command):
         update = update.update
@@ -315,8 +325,9 @@ def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
         value: Any value; for an `Overwrite`, its content is checked.
         depth: Levels of nested containers to check; deeper values count as plain.
 
-    Returns path and type name of the first such value, e.g. `("['user'][0]", "Decimal2")`; the path of the value itself
-    is empty, and that of a dict's key is ` (key …)`.
+    Returns:
+        Path and type name of the first such value, e.g. `("['user'][0]", "Decimal2")`. The path is empty for the value
+        itself, and ` (key …)` for a dict's key, which must be a text, number or boolean.
     """
     if isinstance(value, Overwrite):
         value = value.value
@@ -397,8 +408,10 @@ def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
 def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
     """Whether a run with this input can begin without a stored checkpoint.
 
-    True if the input has a message to add (a removal is none) or one of the known fields. If hooks run before the
-    model, which may add messages, any input but None is enough. A `Command` whose update is no mapping is enough, too.
+    - False for None, also as the `update` of a `Command`.
+    - True for any other input if hooks run before the model, which may add messages; and for a `Command` whose update
+      is no mapping.
+    - Otherwise True if the input has a message to add (a removal is none) or one of the other known fields.
 
     Args:
         given: The argument of `invoke` or `stream`; of a `Command`, the `update` counts.

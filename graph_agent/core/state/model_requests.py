@@ -133,12 +133,12 @@ class RequestLog:
     def record(
         self, sent: TimedRequest, call: ModelCallRecord, step: int, learned: Mapping[str, Any] | None = None
     ) -> StoredEvent | None:
-        """Return the `model_request` event for a request, the newest one from now on; None if it equals the last one.
+        """Return the `model_request` event for a request, which becomes the newest one of the log; None if it equals
+        the one before.
 
-        The event has the messages that differ from the last request, by keys; parts are stored once, with secrets
-        masked and cut to the log's limit.
-
-        The reasoning of the reply is recorded in the event, or in that of the equal request before.
+        The event names the messages that differ from the request before by keys; a part is stored once, with secrets
+        masked and cut to the log's limit. Tools and options are left out if they are unchanged. The reasoning of the
+        reply is recorded in the event, or in that of the equal request before.
 
         Args:
             sent: The request, with its messages, tools and options.
@@ -194,7 +194,8 @@ class RequestLog:
 def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return what endpoints had been found to refuse when requests were recorded: model name → fields of `WireRules`.
 
-    The newest value of a field counts, but of `json_schema` the first. Models without any are left out.
+    Of several values of a field the newest counts, but of `json_schema` only that of the model's first request. Models
+    without any are left out.
     """
     found: dict[str, dict[str, Any]] = {}
     for entry in events:
@@ -209,9 +210,9 @@ def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, An
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
     """Return the requests of a session and of its delegates in this process, oldest first.
 
-    Requests that were not recorded are reconstructed from the history and marked so: one for each event that reports
-    model calls. The requests of a delegate stand where its answer arrived; each is the difference to the delegate's
-    request before.
+    A request that was not recorded is reconstructed from the history and marked so: one for each event that reports
+    model calls, and for each plan that came from no cache. The requests of a delegate stand where its answer arrived;
+    each is the difference to the delegate's request before.
 
     Args:
         events: The session's events from its beginning.
@@ -251,7 +252,10 @@ def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
 
 
 def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
-    """Append the message that an event stands for, in the form of `ModelRequest.messages`; nothing for other events.
+    """Append the message that an event stands for, in the form of `ModelRequest.messages`; a call is added to the
+    newest plan's message.
+
+    Events that stand for no message, and plans without calls, change nothing.
 
     Args:
         conversation: The messages so far; changed in place.
@@ -325,10 +329,10 @@ def _names_secret(name: str) -> bool:
 
 
 def _bounded(part: Any, limit: int) -> Any:
-    """Return a message or tool cut to about `limit` characters of JSON; unchanged if it is shorter.
+    """Return a message or tool cut to about `limit` characters of JSON; unchanged if it is not longer.
 
-    A cut tool keeps only its name. A cut message keeps its type, name, call id and the beginning of its text, loses its
-    tool calls, and names the types of its other blocks in `omitted_blocks`. Both have `omitted_chars`.
+    A cut tool keeps only its name and type. A cut message keeps its type, name, call id and the beginning of its text,
+    loses its tool calls, and names the types of its other blocks in `omitted_blocks`. Both have `omitted_chars`.
     """
     text = json.dumps(part, ensure_ascii=False)
     if len(text) <= limit:

@@ -58,11 +58,12 @@ async def listen(
     """Process the session's new notes of some kinds, and record them as processed in `loop`, which is changed in place.
 
     Aborts are always processed: they abort the run. Notes of other kinds stay in the inbox. If the run is stopped while
-    the Store or `check` is awaited, the remaining notes stay, too.
+    the Store or `check` is awaited, the remaining notes stay, too. An invalid note leads to nothing, but for a change
+    of the configuration, which adds a `warning` event.
 
     Args:
         run: The run, whose inbox is read; without an inbox there are no notes.
-        loop: The loop state; `consumed_notes` and `config_overrides` may change.
+        loop: The loop state; `consumed_notes`, `config_overrides` and what feedback sets may change.
         kinds: Kinds of notes to process; empty for aborts only.
         step: Number of the plan for the events; 0 before the first plan.
         check: Raises `ConfigError` for a configuration that cannot be used; the change is then left out, and a
@@ -128,9 +129,9 @@ async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
 
 
 async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
-    """Read the inbox, process its aborts, and return the notes that are still to be processed.
+    """Read the inbox, process its aborts, and return the notes of other kinds that no run has processed.
 
-    Aborts stop the run and are removed from the inbox; the first reading of a run also removes the notes that the
+    Aborts stop the run and are removed from the inbox. The first reading of a run also removes the notes that the
     stored state has processed, and clears `consumed_notes` of `loop`.
     """
     notes = await inbox.read(run.identity.session_id)

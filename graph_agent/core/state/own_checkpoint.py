@@ -117,7 +117,11 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
 
 
 def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
-    """Whether `found`, made by a person, is an edit or a copy of `original`, which was stored directly before it."""
+    """Whether `found`, made by a person, is an edit or a copy of `original`, the newest checkpoint before it.
+
+    An edit has it as its parent. A copy has the same channel versions and the next step; the fork of a replay of an
+    older checkpoint has another step.
+    """
     if found.metadata.get("source") == "update":
         parent = found.parent_config or {}
         return parent.get("configurable", {}).get("checkpoint_id") == original.checkpoint["id"]

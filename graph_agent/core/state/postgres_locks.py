@@ -274,8 +274,8 @@ class AdvisoryLocks:
     def _query(self, query: str, session_id: str) -> list[str] | None:
         """Return the first row of a query about the lock of one session; None without a row.
 
-        A connection that broke while idle is replaced once, and the query sent again. Raises
-        `psycopg.OperationalError`.
+        If the connection broke while idle, it is replaced once, and the query sent again. Raises
+        `psycopg.OperationalError` if that fails, too, or for an error on an open connection.
         """
         from psycopg import OperationalError
 
@@ -288,10 +288,13 @@ class AdvisoryLocks:
         return first_row(self._connected(), query, self._key(session_id))
 
     def _connected(self, broken_by: Exception | None = None) -> Connection[Any]:
-        """Return the connection; if it is closed, a new one over which the locks are acquired again.
+        """Return the connection; if it is closed, a new one over which all held locks are acquired again.
 
-        Calls `lost` for each session whose run cannot continue; for all of them if no connection can be opened, and
-        raises the error. `broken_by` is what broke the old connection, for the reason.
+        Calls `lost` for each session whose run cannot continue. If no connection can be opened, it is called for all of
+        them, and the error is raised.
+
+        Args:
+            broken_by: What broke the old connection, for the reason; None if unknown.
         """
         if self._open is None or self._open.closed:
             self._open = None

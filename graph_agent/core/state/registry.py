@@ -78,9 +78,11 @@ def runs_until(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:
-    """Call `take` every `POLL_S` seconds until it returns True; return False after `DISPATCH_S` seconds.
+    """Call `take` every `POLL_S` seconds, at first after such a wait, until it returns True; return False after
+    `DISPATCH_S` seconds.
 
-    `take` tries to acquire the session, which another run, or another delivery of the same run, holds.
+    Args:
+        take: Tries to acquire the session, which another run, or another delivery of the same run, holds.
     """
     clock = asyncio.get_running_loop()
     until = clock.time() + DISPATCH_S
@@ -236,10 +238,10 @@ async def running(
 ) -> AsyncIterator[Run]:
     """Lock the session, register the run of an asynchronous entry point, and yield it; undo both on exit.
 
-    A run that is a part of another run of the session, or has no session or no saver, is not locked. Notes in the run's
-    handle are put into the inbox. The handle's function `before` is called before the run, and `after` when it has
-    ended without an exception. On exit the lock is released even after a cancellation. While the block runs, the Store
-    is polled for aborts.
+    - A run that is a part of another run of the session, or has no session or no saver, is not locked.
+    - Notes in the run's handle are put into the inbox before the block.
+    - The handle's `before` is called once the lock is held, and `after` when the block has ended without an exception.
+    - On exit the lock is released even after a cancellation. While the block runs, the Store is polled for aborts.
 
     Args:
         configurable: The complete `configurable` of the run's config.
@@ -247,10 +249,10 @@ async def running(
         store: The Store; None to receive aborts from this process only.
 
     Raises:
-        SessionBusyError: If a run of the session is in progress. One that is ending is waited for up to `_ENDING_S`
-            seconds, and a dispatched run waits `DISPATCH_S` seconds.
-        RunHungError: If the run was stopped, and its task did not end in time.
-        SessionLockError: If the lock cannot be acquired for another reason.
+        SessionBusyError: A run of the session is in progress. One that is ending is waited for up to `_ENDING_S`
+            seconds, maintenance up to `_MAINTENANCE_S`, and a dispatched run waits `DISPATCH_S` seconds.
+        RunHungError: The run was stopped, and its task did not end in time.
+        SessionLockError: The lock cannot be acquired for another reason.
     """
     use_daemon_threads()
     run = _new_run(configurable)
@@ -366,7 +368,8 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintena
     """Try to exclude runs of a session during the block; a run that begins meanwhile waits, up to `_MAINTENANCE_S`
     seconds.
 
-    Yields the `Maintenance`, whose `is_held` is False if a run or another maintenance is in progress. Does not wait.
+    Yields the `Maintenance` at once, without waiting. Its `is_held` is False if a run or another maintenance is in
+    progress, so that nothing is excluded.
     """
     marker, key = _marker(place, session_id), (place, session_id)
     held = [each for each in (marker,) if await _take(each)]
@@ -411,9 +414,9 @@ def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
 
 
 async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
-    """Lock a session that was refused, once its maintenance has ended; False if a run has it.
+    """Lock a session that was refused because of maintenance, once that has ended; return whether it is locked.
 
-    Waits up to `_MAINTENANCE_S` seconds.
+    Waits up to `_MAINTENANCE_S` seconds; returns False at once if there is no maintenance, so that a run has the lock.
     """
     for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
         is_maintained = not await await_thread_future(_locks.is_free(*_marker(*key)))

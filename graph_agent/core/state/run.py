@@ -109,14 +109,14 @@ def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = No
 
 
 def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merged `configurable` of a run that starts inside another run.
+    """Return the merged `configurable` of a run that starts inside another run; values of the inner run win.
 
-    If both have a handle, the result has a new one. Its `parent` is the nearest known outer run; `run`, `readership`
-    and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
+    If the outer run has a handle of its own, the result has a new one: its `parent` is the nearest known outer run;
+    `run`, `readership` and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
 
     Args:
         surrounding: The `configurable` of the outer run.
-        given: Those of the inner run, whose values win. If they name a checkpoint, only the parent is inherited.
+        given: That of the inner run. If it names a checkpoint, only the parent is inherited.
     """
     outer, own = handle_of(surrounding), handle_of(given)
     # LangGraph passes nothing of the outer run, such as its saver, to one that names its own checkpoint.

@@ -25,7 +25,13 @@ class StoredMessages:
     def find(self, name: str, history: Sequence[AnyMessage], default: Any = None) -> tuple[int, Any]:
         """Return the number of messages at the begin of a conversation of which a fact is known, and the fact.
 
-        Returns 0 and the default if it is not known of exactly these objects.
+        It counts only if the conversation begins with the same objects of which it was recorded; otherwise 0 and the
+        default are returned.
+
+        Args:
+            name: Name of the fact.
+            history: The conversation.
+            default: Value for an unknown fact.
         """
         of, fact = self.facts.get(name, ((), default))
         is_known = len(of) <= len(history) and all(map(is_, of, history))

@@ -29,9 +29,10 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 def answer_of_object(text: str) -> str | None:
-    """Return the answer in a text that is one JSON object with only the key `answer`, in a Markdown code block or not.
+    """Return the answer in a text that is one JSON object with only the key `answer`, whose value is text; None for any
+    other text.
 
-    None for any other text.
+    The object may stand in a Markdown code block.
     """
     if (begin := _ENVELOPE.match(text)) is None:
         return None

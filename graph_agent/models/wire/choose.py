@@ -24,6 +24,8 @@ _CLIENTS = re.compile(r"langchain_(?!core\b|classic\b|tests\b)\w+")
 def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -> WireRules:
     """Return the rules of a model's endpoint, found by the model's class, base URL and name; sends no request.
 
+    A client of Claude that requests reasoning gets further rules: no temperature and no required calls.
+
     Args:
         model: A chat model; a subclass has the rules of its parent.
         settings: Fields of the rules that the user has set in `model_rules`; they override those of the table.

@@ -179,8 +179,8 @@ def bind_tools(
 ) -> Runnable[LanguageModelInput, AIMessage]:
     """Bind tools and further options to a chat model, in the first form that its class accepts.
 
-    If the class refuses OpenAI's format, LangChain tools are tried; if it refuses the tool choice in both forms, none
-    is bound. `NotImplementedError` is raised at once.
+    These are, in order: OpenAI's format, LangChain tools, and both again without the tool choice. `NotImplementedError`
+    of the first attempt is raised at once.
 
     Args:
         model: The chat model.

@@ -148,8 +148,10 @@ def failure_text(exc: BaseException) -> str:
 def provider_message(exc: BaseException) -> str:
     """Return the provider's own message in an exception, without its JSON envelope; empty if the exception has no text.
 
-    Without a body, it is the exception's own text, followed by the text of its innermost cause unless it contains that
-    already. For a group of several exceptions, it is `exception_text`.
+    - From the body of the outermost cause that has one.
+    - Without a body, the exception's own text, followed by the text of its innermost cause unless it contains that
+      already.
+    - For a group of several exceptions, `exception_text`; for a group of one, that one's message.
     """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))

@@ -45,9 +45,12 @@ _ANSWER = f"The result is: {_RESULT}"
 
 
 def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -> list[BaseMessage]:
-    """Return messages for text mode that show how to call the tools, and how to answer without a call.
+    """Return messages for text mode that show how to call the tools, and how to answer without a call; empty if there
+    are no tools.
 
-    Empty if there are no tools. The same tools give the same messages.
+    With `prose` and `object`, the calls are framed by a greeting and two questions with answers, and one call has a
+    result and an answer. The last turns are calls, because a small model repeats the form of the turns next to the
+    question. The same tools give the same messages.
 
     Args:
         tools: The offered tools, in OpenAI's function format.
@@ -227,7 +230,8 @@ class _Values:
         """Return a value that fits a schema, and whether it contains a text that is not in the schema.
 
         In this order: `const`, `default`, the first of `enum` or `examples`, the target of a reference, the first
-        alternative, a value of the type.
+        alternative, a value of the type. A schema that is no dict, is nested too deeply or has no type gets an invented
+        text.
         """
         if not isinstance(schema, dict) or level > _MOST_LEVELS:
             return next(self._names), True

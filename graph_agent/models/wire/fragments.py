@@ -130,6 +130,8 @@ class CallAssembler:
     def _home_of(self, id_: str, name: str, given: Any, text: str) -> _Call | None:
         """Return the earlier call that a fragment continues; None if it begins a new call or belongs to none.
 
+        It continues the call of its id; without a known id, the newest call at its index, or the last call if it has no
+        index. It begins a new one if it has another id or name than that call, or begins a second object of arguments.
         Also records whether the call was only inferred, and which later calls the fragment may belong to instead.
 
         Args:
@@ -238,10 +240,11 @@ class _ReadCall(NamedTuple):
 def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> AIMessage:
     """Return a streamed reply with exactly the calls that were sent.
 
-    If none of them may run, all become invalid calls, with the reason under `UNASSIGNED` in `response_metadata` and in
-    each call. A single call whose arguments are several objects becomes invalid, too, without a reason. Damaged
-    arguments that can be repaired are left to the caller. A reply whose calls `assembler` has not received is returned
-    unchanged.
+    - If none of them may run, all become invalid calls, with the reason under `UNASSIGNED` in `response_metadata` and
+      in each call.
+    - A single call whose arguments are several objects becomes invalid, too, without a reason.
+    - Damaged arguments that can be repaired are left to the caller: the reply is unchanged.
+    - A reply with a call that `assembler` has not received is unchanged, too.
 
     Args:
         reply: The complete reply.

@@ -302,18 +302,17 @@ class LearningRequest:
     def learn_from(
         self, error: Exception, options: Mapping[str, Any], changes_request: Callable[[WireRules], bool]
     ) -> bool:
-        """Change `rules` as an error suggests.
+        """Change `rules` as an error suggests, and return whether they were changed, so that the request should be sent
+        again.
 
-        Nothing is changed if the HTTP status is not one of a refused request, or if the model runs in this process and
-        the error is not a `TypeError`.
+        False after four changes, if the HTTP status is not one of a refused request, if the model runs in this process
+        and the error is no `TypeError`, and if no suggested change would give another request. The endpoint's own rules
+        change only by `confirm`.
 
         Args:
             error: The error of the request.
             options: The keyword arguments of the request.
             changes_request: Returns whether a request by the given rules differs from the refused one.
-
-        Returns:
-            Whether the rules were changed, so that the request should be sent again. False after four changes.
         """
         if len(self._lessons) >= _MOST_LESSONS:
             return False
@@ -349,8 +348,8 @@ _MOST = 1_000
 def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
     """Return the endpoint of a model, with what this process has learned about it.
 
-    The object is shared by models of equal class, address, name, key and settings, except for a model in this process,
-    such as a scripted one.
+    The object is shared by models of equal class, address, name, key and settings. A model in this process, such as a
+    scripted one, gets a new object each time. Above 1,000 endpoints, all that was learned is forgotten.
 
     Args:
         model: The chat model.

@@ -168,8 +168,10 @@ class _HeldText:
         return True
 
     def add(self, chunk: dict[str, Any]) -> bool:
-        """Add a normalized chunk; return False if it has more than text, and so must be yielded separately. A last
-        chunk with only usage, or with the finish reason, joins the held one.
+        """Add a chunk in the form of `_chunks_in`; return False if it has more than text, and so must be yielded
+        separately.
+
+        Text joins the held chunk. So do a chunk with only usage, and the finish reason of one with text.
         """
         if self._chunk is not None and not chunk["choices"] and chunk["usage"]:
             self._chunk["usage"] = chunk["usage"]

@@ -168,9 +168,10 @@ def _reply(
 ) -> AIMessage:
     """Return an assistant message as the endpoint accepts it; the same object if nothing needs to change.
 
-    Parts for one provider only, such as reasoning and signatures, stay only if that provider is the endpoint's own.
-    Parts that the endpoint requires and the message lacks are added. Where no text may be empty, a reply without text
-    and calls becomes `(no text)`. The arguments are those of `render`.
+    Parts for one provider only, such as reasoning and signatures, stay only if that provider is the endpoint's own;
+    calls that another provider ran become text. Parts that the endpoint requires and the message lacks are added. Tool
+    names and call ids get the accepted form. Where no text may be empty, a reply without text and calls becomes `(no
+    text)`. The arguments are those of `render`.
     """
     update = _speaker(message, rules.reply_names)
     given = message.additional_kwargs
@@ -240,11 +241,11 @@ _OWN_FIELDS = frozenset(
 def _result(
     message: ToolMessage, rules: WireRules, alias: Callable[[str], str], names: dict[str, str]
 ) -> tuple[ToolMessage, list[Any]]:
-    """Return a tool result as the endpoint accepts it, `(no output)` in place of an empty text where needed, and the
-    content blocks for a user message after the results.
+    """Return a tool result as the endpoint accepts it, and the content blocks for a user message after the results.
 
-    Media that are refused in a result but accepted in a user message are moved there, each after a text that names its
-    call. Media that the endpoint accepts nowhere are replaced by a text that describes them.
+    Where no text may be empty, the result becomes `(no output)`. Media that are refused in a result but accepted in a
+    user message are moved there, each after a text that names its call. Media that the endpoint accepts nowhere are
+    replaced by a text that describes them.
 
     Args:
         message: The result.
@@ -327,10 +328,12 @@ def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
 
 
 def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:
-    """Merge user messages into the message before them where the endpoint refuses that order of roles.
+    """Return the messages with the order of roles that the endpoint accepts.
 
-    A system prompt becomes the begin of the user message after it where there is no system role. A user message with
-    content blocks after a tool result is not merged: an assistant message with a short text is put between them.
+    - Where there is no system role, the system prompt becomes the begin of the user message after it.
+    - Where no user message may follow a result, its text is added to the result; one with content blocks follows an
+      assistant message with a short text instead.
+    - Where no user message may follow another, both are joined.
     """
     ordered: list[BaseMessage] = []
     for message in messages:

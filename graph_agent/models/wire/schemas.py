@@ -319,8 +319,9 @@ _COMBINED = {"anyOf", "oneOf", "allOf", "then", "else"}
 
 
 def _either(first: Schema, second: Schema) -> Schema:
-    """Return a schema that accepts what either of two schemas accepts: one `enum` if both list their values, else
-    `anyOf`."""
+    """Return a schema that accepts what either of two schemas accepts: one `enum` without repeats if both only list
+    their values, else `anyOf`.
+    """
     values = [_values(each) for each in (first, second)]
     if all(each is not None for each in values):
         joined = [value for each in values for value in each or ()]

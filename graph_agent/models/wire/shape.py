@@ -14,7 +14,10 @@ M = TypeVar("M", bound=BaseChatModel)
 
 def adapted_copy(model: M, given: BaseChatModel) -> M:
     """Return a model that keeps the fields that LangChain's clients of OpenAI's and Anthropic's APIs drop, e.g.
-    reasoning. A model that is no client of these packages is returned unchanged.
+    reasoning.
+
+    Streams of OpenAI's client are also read without the package's classes (see `direct_streams`). A model that is no
+    client of these packages is returned unchanged.
 
     Args:
         model: A copy of `given`, whose class is replaced in place, or `given` itself, which is copied first.

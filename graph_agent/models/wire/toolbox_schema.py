@@ -204,8 +204,10 @@ class _Reduction:
         return reduced
 
     def _plain(self, node: Schema, level: int) -> Schema:
-        """Return a part reduced to the known keywords; beyond 40 levels `{}`, which accepts anything. A reference,
-        `const`, `enum` or alternatives exclude all other keywords, in this order.
+        """Return a part reduced to the known keywords. Beyond 40 levels it is `{}`, which accepts anything.
+
+        The first of these that the part has excludes all other keywords: a reference, `const`, `enum`, alternatives
+        without properties. Of several types with an object among them, the object becomes an alternative.
         """
         if level > _MOST_LEVELS:
             return {}

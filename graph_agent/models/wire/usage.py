@@ -45,9 +45,11 @@ class UsageSoFar:
         self._figures: dict[str, Any] = {}
 
     def receive(self, message: AIMessageChunk) -> None:
-        """Replace a chunk's usage, which reports totals so far, in place, by what it adds to the earlier chunks, so
-        that LangChain's sum is the total. The usage becomes None if the chunk adds nothing. The first report is
-        unchanged.
+        """Replace a chunk's usage, which reports totals so far, by what it adds to the earlier chunks, in place, so
+        that LangChain's sum is the total.
+
+        The usage becomes None if the chunk adds nothing. The first report is unchanged; a chunk without usage is
+        ignored.
         """
         reported: Mapping[str, Any] | None = message.usage_metadata
         if not reported:

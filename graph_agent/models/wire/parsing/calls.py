@@ -144,10 +144,8 @@ class Scanner:
         """Return the index after the first marker of an invented result or turn between two indexes; None if there is
         none.
 
-        Most markers count only after a call.
-
-        A marker that ends the reply sets ``end``. A fenced block that contains a marker and no call is a quotation, and
-        is skipped.
+        Most markers count only after a call. A marker that ends the reply sets ``end``; one in a quotation does not. A
+        fenced block that contains a marker and no call is a quotation, and is skipped.
         """
         prose_end = self._prose_end
         turn = self._page.next(TURN, start) if self._called else None
@@ -354,11 +352,10 @@ class Scanner:
             self.cuts[self._cuts_before_fence :] = [Cut(fence.start, end, prose)]
 
     def _bracket(self, start: int) -> int:
-        """Read the value at an opening bracket, record its calls or its damage, and return where the scan goes on.
+        """Read the value at an opening bracket, record its calls or its damage, and return where the scan continues.
 
-        The value is JSON or a Pythonic list of calls.
-
-        Calls count in a block of calls, in an envelope, or if the value stands alone; other values are skipped as text.
+        The value is JSON or a Pythonic list of calls. Calls count in a block of calls, in an envelope, or if the value
+        stands alone; other values are skipped as text. An envelope that cannot be parsed and begins a line is damage.
         """
         page, fence = self._page, self._fence
         trusted = fence is not None and fence.is_call
@@ -435,8 +432,8 @@ def parse_tool_calls(text: str, tools: list[str] | None = None) -> list[Call]:
 
     Each call has exactly ``id``, ``name`` and ``arguments``; a missing or duplicate id is replaced by a new one.
     ``NaN``, ``Infinity`` and numbers out of range become non-finite floats; the caller must refuse such a call.
-    Reasoning (``<think>``), blocks of program code, and JSON inside other JSON are ignored. The work is bounded by a
-    multiple of the length; damaged text beyond that is prose.
+    Reasoning (``<think>``), blocks of program code, JSON inside other JSON, and all text after an invented result or
+    turn are ignored. The work is bounded by a multiple of the length; damaged text beyond that is prose.
 
     Args:
         text: The answer, any string.

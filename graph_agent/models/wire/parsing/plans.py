@@ -264,9 +264,10 @@ def _check_numbers(call: WaveCall, arguments: Any) -> None:
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:
-    """Return the last JSON object in a text that has a field of a plan, repaired if it is broken.
+    """Return the last JSON object in a text that has a field of a plan; None if there is none.
 
-    None if there is none, or if a broken plan cannot be repaired.
+    At the first broken object that begins like a plan, the search ends: the rest of the text is repaired, or None
+    returned if that is impossible.
     """
     found: dict[str, Any] | None = None
     decoder = json.JSONDecoder()

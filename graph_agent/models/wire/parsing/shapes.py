@@ -134,8 +134,11 @@ def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[Pa
 
 
 def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
-    """Return the call that an object describes, in any of the known shapes; None if it describes none. In a block for
-    calls, arguments may stand next to the name; elsewhere only the shapes of `_bare_arguments` count.
+    """Return the call that an object describes, in any of the known shapes; None if it describes none.
+
+    An object under `function` is unwrapped first. In a block for calls, arguments may stand next to the name, if the
+    value is complete; elsewhere only the shapes of `_bare_arguments` count. Without a name, the object may be a
+    delegation, or a call in Apertus's form.
     """
     function = item.get("function")
     if isinstance(function, dict):
