@@ -318,8 +318,10 @@ def is_permission(interrupt: Interrupt) -> bool:
 
 
 def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> schema.ToolCallUpdate:
-    """Return the call that the client displays with a permission request, with its description and the error of the
-    last answer as content.
+    """Return the call that the client displays with a permission request.
+
+    Its content is the call's description and the error of the last answer, each if there is one; None if there is
+    neither.
 
     Args:
         name: The client's id of the call.

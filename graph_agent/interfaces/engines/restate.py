@@ -52,6 +52,8 @@ class ResumeRequest(BaseModel, extra="forbid"):
 async def _terminal_errors() -> AsyncIterator[None]:
     """Convert errors that a retry cannot fix to `TerminalError`: status 400 for a `UserError`, 500 for a run that
     failed.
+
+    Other exceptions pass unchanged, so that Restate retries.
     """
     try:
         yield

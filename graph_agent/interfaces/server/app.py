@@ -115,8 +115,8 @@ def create_app(
         source: The agent.
         settings: Keys, limits and times; None for the defaults.
         db: A database URL that replaces the agent's own, e.g. `sqlite:///my.db` or `memory:`.
-        mounted: Whether the application shares the server of `langgraph dev`, which has its own OpenAPI document and
-            metrics.
+        mounted: Whether the application shares the server of `langgraph dev`, which has its own OpenAPI document,
+            metrics, pages and MCP. Then these are left out, and the routes of all APIs are imported at once.
         handle_signals: Whether SIGTERM lets runs stop at their next superstep boundary, and a second one stops them at
             once; with `shared`, the second one counts at the `Supervisor` that started this process.
         shared: The folder of all worker processes, for common limits and metrics; None for a single process.

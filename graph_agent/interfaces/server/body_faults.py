@@ -30,8 +30,9 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | Non
 
 
 def _text(fault: Mapping[str, Any]) -> str:
-    """Return the text of one fault: the field and pydantic's message, or a sentence if the body as a whole is at
-    fault.
+    """Return the text of one fault: the field and pydantic's message, without the value.
+
+    If the body as a whole is at fault, because it is not JSON, missing, or not an object, it is a sentence about that.
     """
     if fault["type"] == "json_invalid":
         why = fault.get("ctx", {}).get("error", fault["msg"])

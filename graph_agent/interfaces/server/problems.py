@@ -163,12 +163,14 @@ class BusySessionError(ProblemError):
 
 
 def problem_of_run(error_kind: str) -> ProblemError:
-    """Return the problem for a run that has failed.
+    """Return the problem for a run that has failed. Its text has no details, which are in the session's history and the
+    server's log.
 
-    Its text has no details, which are in the session's history and the server's log.
+    Only a `transient` failure may be retried, after 5 s; an unknown kind is a failure of the model's provider
+    (`upstream`).
 
     Args:
-        error_kind: `kind` of the run's `error` event; may be empty.
+        error_kind: `kind` of the run's `error` event, which becomes the category; may be empty.
     """
     kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
     # The other kinds need a change by the operator or the client, so that waiting does not help.
@@ -253,10 +255,11 @@ def superseded(session_label: str) -> ProblemError:
 
 
 def stopping(session_id: str | None = None) -> ProblemError:
-    """Return the problem for a request that ends because the server is starting or stopping.
+    """Return the problem for a request that ends because the server is starting or stopping; it may be repeated after 5
+    s.
 
     Args:
-        session_id: The session whose run was stopped; None if no run had started.
+        session_id: The session whose run was stopped, for the advice how to continue it; None if no run had started.
     """
     advice = "Send the request again."
     if session_id is not None:

@@ -134,7 +134,11 @@ class Worker(Process):
         return self._stalled_s
 
     def _has_answered(self) -> bool:
-        """Read the answers to health checks and send the next check; return whether an answer had arrived."""
+        """Read the answers to health checks, which set `ready`, and send the next check unless one is open; return
+        whether an answer had arrived.
+
+        False also if the connection to the worker has ended.
+        """
         answered = False
         with contextlib.suppress(OSError, EOFError):
             while self.parent_conn.poll():

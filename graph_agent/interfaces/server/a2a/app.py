@@ -77,10 +77,10 @@ _SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Filter of the SDK's logger: shorten a failed notification to one line, and drop the record that summarizes
-    failures.
+    """Filter of the SDK's logger: return False, which drops the record, for the summary of failed notifications.
 
-    The receiver belongs to a client, and may fail for each notification.
+    Any other record passes; if it has an exception, it is shortened to one line, because the receiver belongs to a
+    client and may fail for each notification.
     """
     if record.exc_info and record.exc_info[1] is not None:
         record.msg, record.args = "%s %s", (record.getMessage(), exception_text(record.exc_info[1]))
@@ -112,7 +112,8 @@ class PushNotifier(PushNotificationSender):
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     async def send_notification(self, task_id: str, event: PushNotificationEvent) -> None:
-        """Queue a copy of a notification behind the earlier ones of the task. Does not wait until it is sent.
+        """Queue a copy of a notification behind the earlier ones of the task, and start to send the queue. Does not
+        wait for that.
 
         A chunk of the answer is dropped if 100 notifications of the task wait already.
         """

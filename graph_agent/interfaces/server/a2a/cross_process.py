@@ -55,10 +55,11 @@ class CancelRequests:
             await self._notes.forget(_BOX, [note.key])
 
     async def listen(self, cancel: Callable[[str], None]) -> None:
-        """Poll the Store for requests until this coroutine is cancelled, and call `cancel` with each task id.
+        """Poll the Store for requests every 0.25 s until this coroutine is cancelled, and call `cancel` with each task
+        id.
 
         Each request is reported at every poll, also for tasks that run in other processes. Requests older than 10
-        minutes are deleted.
+        minutes are deleted. A failure of the Store is logged, and the next poll follows.
         """
 
         async def poll() -> None:

@@ -19,9 +19,10 @@ Refusal = Callable[[Any, A2AError], Response]
 
 
 def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
-    """Return the JSON-RPC error response to a refused request, with the request's id if it is known.
+    """Return the JSON-RPC error response to a refused request, with the code, the message and the details of the error.
 
-    The HTTP status is 400 for an invalid request, otherwise 200.
+    It has the request's id if that is a valid one, else null. The HTTP status is 400 for an invalid request, otherwise
+    200.
     """
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None

@@ -348,7 +348,10 @@ class GraphExecutor(AgentExecutor):
         await self._settle(result, reporter)
 
     async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock, user: str) -> None:
-        """Run a session's queued follow-ups, which belong to no task. Errors are logged.
+        """Wait for the conversation's lock, and run the session's queued follow-ups, i.e. inputs that belong to no
+        task.
+
+        If the server stops, the rest stays queued. Other errors are logged.
 
         Args:
             session_id: Id of the session.
@@ -394,9 +397,9 @@ class GraphExecutor(AgentExecutor):
             run.cancel()
 
     async def forget(self, user: str, task: Task) -> None:
-        """Abort a task's session if it still waits for the answer to the question of the task.
+        """Abort the session of a task if one of the interrupts that the task's question is about is still open.
 
-        Does nothing if the session is busy.
+        Does nothing otherwise, or if a run holds the session.
         """
         session = Session(self._graph, self._session_ids(user, task.context_id))
         if question_ids(task.status.message).isdisjoint(each.id for each in await session.interrupts()):
@@ -481,13 +484,15 @@ class GraphExecutor(AgentExecutor):
 
 
 def _defaults(graph: CompiledAgentGraph) -> dict[str, Any]:
-    """Return those defaults of A2A runs, field → value, that neither the agent's configuration nor its context class
-    sets.
+    """Return those defaults of A2A runs, field → value (`max_steps` is 10), that neither the agent's configuration nor
+    its context class sets.
     """
     config, context = graph.builder.config, graph.builder.deps.context_schema
 
     def is_set(name: str) -> bool:
-        """Return whether the agent's configuration or its context class sets a field."""
+        """Return whether the agent's configuration or its context class sets a field, or the configuration has another
+        value than the built-in default.
+        """
         built_in = LoopConfig.model_fields[name].default
         return (
             name in config.model_fields_set

@@ -103,8 +103,8 @@ def agent_card(
 
 
 def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
-    """Return one skill for each tool and delegate of an agent: its name, its description, and the tag `tool` or
-    `delegate`.
+    """Return one skill for each tool and delegate of an agent: its name, its description or else its name, and the tag
+    `tool` or `delegate`.
     """
     schemas = graph.builder.deps.toolbox.schemas
     return [
@@ -342,8 +342,10 @@ def a2a_app(
 
 
 def _probes(graph: CompiledAgentGraph, server: A2AServer) -> list[BaseRoute]:
-    """Return the routes `/health`, which reports that the process is alive, and `/ready`, which reports whether tasks
-    can run.
+    """Return the routes `/health`, which reports that the process is alive, and `/ready`.
+
+    `/ready` has the states of the server and the database, and the status 503 if the server is stopping, or the
+    database cannot be used.
     """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver), "an A2A server has a checkpointer"

@@ -117,7 +117,10 @@ class LiveTaskStore(TaskStore):
         self._settled.set()
 
     async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a task of the caller if another process runs it; otherwise None. A lost task is marked as failed."""
+        """Return a task of the caller if another process runs it; otherwise None.
+
+        A task that the database lists as running although no process runs it is marked as failed.
+        """
         if self._has_lease is None or (resolve_user_scope(context), task_id) in self._live:
             return None
         task = await self.get(task_id, context)
@@ -126,10 +129,10 @@ class LiveTaskStore(TaskStore):
         return task if task is not None and is_running_task(task) and not here else None
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
-        """Keep a running task in memory, and write it to the database if its state has changed.
+        """Store a task whose state may have changed.
 
-        A final state is written with retries.
-
+        While the task is submitted or working, it is kept in memory, and written to the database only if its state has
+        changed. In any other state, which is final or a question, it is written with retries and removed from memory.
         Raises `ConcurrentTaskModificationError` if another process has ended the task, and `InternalError` if the
         database fails.
         """
@@ -165,7 +168,7 @@ class LiveTaskStore(TaskStore):
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
         """Return a copy of a running task of this process, or the stored task; None if there is none.
 
-        A lost task is marked as failed.
+        A task that the database lists as running although no process runs it is marked as failed first.
         """
         if live := self._live.get((resolve_user_scope(context), task_id)):
             return deepcopy(live[0])
@@ -182,7 +185,8 @@ class LiveTaskStore(TaskStore):
     async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
         """Return a page of the caller's tasks, with the newest state of those that this process runs.
 
-        Lost tasks are marked as failed first.
+        Tasks that the database lists as running although no process runs them are marked as failed first, and the page
+        is read again.
         """
         owner = resolve_user_scope(context)
         page = await self._store.list(params, context)
@@ -226,10 +230,10 @@ class LiveTaskStore(TaskStore):
         return age_s > LOST_AFTER_S and not await self._has_lease(task, context)
 
     async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
-        """Wait a second for the final state of a task that no process runs, then mark the task as failed if there is
-        none.
+        """Mark a task that no process runs as failed, after waiting a second for the final state that its process may
+        be writing.
 
-        Returns the task as it is stored then; None if it was deleted.
+        Without other processes, it is marked at once. Returns the task as it is stored then; None if it was deleted.
         """
         if self._has_lease is not None:
             await asyncio.sleep(_FINAL_WRITE_S)

@@ -141,8 +141,10 @@ class Projection:
         yield from self._state({**self._before.values, **self._written})
 
     def resume(self) -> Iterator[core.BaseEvent]:
-        """Yield the events that begin a resumed run: the step of its unfinished calls, and delegations that
-        continue.
+        """Yield the events that begin a resumed run: the step of its unfinished calls, and the delegations among them
+        that had begun.
+
+        Nothing if no call is unfinished. Calls of the newest input count as sent, because the client has them already.
         """
         events = since_last_input(self._before.values.get("events", []))
         calls = planned_calls(events)
@@ -301,7 +303,7 @@ class Projection:
         return core.RunFinishedSuccessOutcome(pending_tool_call_ids=names)
 
     def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run with an error.
+        """Yield the ends of what is open, then the events that end the run with an error.
 
         Args:
             problem: Why the run failed.
@@ -550,7 +552,10 @@ def _settled(before: StateSnapshot) -> set[str]:
 
 
 def _usage(state: StateSnapshot, before: Usage) -> list[core.TokenUsage] | None:
-    """Return the usage of one run: that of its input minus `before`. None if no provider has reported any."""
+    """Return the usage of one run: that of its input minus `before`, what earlier runs have reported.
+
+    None if the run has used no tokens, or no provider has reported any.
+    """
     used: Usage = state.values.get("usage") or NO_USAGE
     if used["total_tokens"] <= before["total_tokens"]:
         return None

@@ -67,8 +67,8 @@ def _modern(data: Any) -> Any:
 
 
 def _modern_part(part: Any) -> Any:
-    """Convert a part of type `binary` to an image, audio, video or document part; other parts are returned
-    unchanged.
+    """Convert a part of type `binary` to an image, audio, video or, for any other media type, document part, by its URL
+    or else its data. Other parts are returned unchanged.
     """
     if not isinstance(part, dict) or part.get("type") != "binary":
         return part

@@ -155,7 +155,7 @@ class Attempt:
         """Return the run that continues the thread with the token `name`; None if the thread has not received this
         request.
 
-        An input that failed continues from the last checkpoint before its failure.
+        An input that failed continues from the newest checkpoint before its failure, unless calls are open there.
         """
         thread = self.caller.pending_thread(name)
         spec = as_shown(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
@@ -230,8 +230,8 @@ class Attempt:
     async def _close(self) -> None:
         """Update the record and the thread, then let the next equal request begin.
 
-        The record is deleted if the request was answered; otherwise the record, or without one the thread, is kept for
-        `retry_ttl_s` seconds.
+        If the request was answered, the record is deleted, and the thread unless it waits for the client. Otherwise the
+        record, or without one the thread, is kept for `retry_ttl_s` seconds.
         """
         async with self._stack.pop_all():
             if self.is_answered:

@@ -446,17 +446,11 @@ class ChatHandler:
     async def begin_attempt(
         self, http_request: Request, caller: Caller, messages: list[AnyMessage], content: Sequence[Any]
     ) -> tuple[Attempt, list[AnyMessage]]:
-        """Wait until no equal request of the caller runs; return the new attempt, and the messages without a partial
-        answer.
+        """Wait until no equal request of the caller runs; return the attempt of this request, and its messages.
 
-        Args:
-            http_request: The request.
-            caller: The owner of the API key.
-            messages: The parsed messages.
-            content: Further parsed content by which requests differ.
-
-        Raises:
-            ProblemError: The client has left during the wait, or the server is stopping.
+        An attempt is one of several equal requests by which a client repeats a request without a key. Text that the
+        client has received of the answer is removed from the end of the messages. `content` is further content by which
+        requests differ. Raises `ProblemError` if the client leaves during the wait, or the server is stopping.
         """
         return await attempt_of(
             self.runs.host, caller, http_request, messages, content, is_draining=lambda: self.runs.draining
@@ -543,10 +537,12 @@ async def frames_of(
     *,
     finishes: bool = True,
 ) -> AsyncGenerator[str, None]:
-    """Yield the frames of a run's answer, joined to one text for each part.
+    """Yield the frames of a run's answer, joined to one text for each part. The run's resources are released before the
+    end is sent. A `ProblemError` of the run ends the stream with an error.
 
     Args:
         first: The first part, if it was read already; None if not.
+        run: The run, whose parts are read until its end.
         request: The parsed request.
         dialect: Formats the answer.
         keepalive_s: Seconds without a part after which a comment is sent.

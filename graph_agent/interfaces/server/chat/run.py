@@ -212,9 +212,10 @@ class ServerRun:
             await self.part()
 
     async def _begin(self) -> None:
-        """Prepare the run once it holds the lock of its session: publish its output to followers.
+        """Prepare the run once it holds the lock of its session; `begun` then returns.
 
-        If the request was run before, emit the texts of the earlier run first.
+        First the request's own check is awaited, which may refuse the run. Then the output is published to followers,
+        and if the request was run before, the texts of the earlier run are emitted.
         """
         if self._before is not None:
             await self._before()
@@ -417,7 +418,9 @@ class ServerRun:
 
     async def _standing_answers(self) -> dict[str, Any] | None:
         """Return answers to the open questions, interrupt id → answer, if earlier decisions of the session answer all
-        of them; otherwise None.
+        of them.
+
+        Otherwise None, and also for a run that has no session, was aborted, or repeats a stored answer.
         """
         state = self.input.state
         has_questions = state is not None and bool(state.interrupts) and not self.input.replayed

@@ -484,8 +484,8 @@ def _with_input(
 
 
 def with_open_calls(context: dict[str, Any], interrupts: Sequence[Interrupt]) -> dict[str, Any]:
-    """Return the context of a resumed run, with the waiting calls of the caller's tools that the request does not offer
-    any more.
+    """Return the context of a resumed run, with `client_calls`: id → name of the waiting calls of the caller's tools
+    that the request does not offer any more. Unchanged if there are none.
     """
     offered = {tool["function"]["name"] for tool in context.get("client_tools", ())}
     waiting = [each.value for each in client_interrupts(interrupts)]

@@ -135,8 +135,8 @@ def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messa
 
 
 def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
-    """Check that the arguments of all calls of a request together are not too many JSON values, and none is nested too
-    deeply.
+    """Check that the arguments of all calls of a request together have at most 20,000 JSON values, and at most 200
+    levels each.
 
     Args:
         calls: Id and arguments (JSON as text) of each call.

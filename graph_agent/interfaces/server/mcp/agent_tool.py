@@ -194,8 +194,10 @@ class AgentTool:
         """Run a call in its session: first the input or the responses, then up to 20 rounds of forms.
 
         Forms are shown while questions are open, the client can show them, and the reviewer does not dismiss them all.
+        Raises `ProblemError` or `UserError` if the input or the responses cannot be used.
 
         Args:
+            call: The call.
             text: The input.
             session: Id of the session; None for a new one, whose id is derived from the input's id if it has one.
         """
@@ -402,7 +404,8 @@ def _result(
 ) -> types.CallToolResult:
     """Return the tool's result for the state in which a call has left its session.
 
-    Its text is the problem, the answer or the open question. It is an error after a failure or an abort, and for an
+    Its first text is the problem, the answer or the open question; notes about who decides and what was not used
+    follow, then the session, status and stop reason as JSON. It is an error after a failure or an abort, and for an
     input that may not decide.
 
     Args:

@@ -158,9 +158,11 @@ class _Endpoint:
             self._idle.set()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the SDK, or answer it here if its protocol version has no handshake.
+        """Pass a request to the SDK, or answer it here if the version in the header `mcp-protocol-version` has no
+        handshake.
 
-        A body that is not UTF-8 is refused.
+        Without the header, the SDK handles it. A body that is not UTF-8 is refused with 400. The SDK ties a client's
+        session to the key that began it.
         """
         request = Request(scope, receive)
         if request.method == "POST":

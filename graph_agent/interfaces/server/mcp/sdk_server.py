@@ -18,7 +18,9 @@ _RESOURCE_NOT_FOUND = -32002
 
 
 def sdk_server(agent: AgentTool) -> Server[Any, Any]:
-    """Return an MCP server of the SDK that offers the agent as a tool, and the agent's sessions as resources."""
+    """Return an MCP server of the SDK that offers the agent as a tool, and the sessions of the request's caller as
+    resources.
+    """
     server: Server[Any, Any] = Server(agent.host.source.name, metadata.version("graph-agent"))
 
     def caller() -> Caller:
@@ -71,7 +73,11 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return elicit
 
     async def call_tool(request: types.CallToolRequest) -> types.ServerResult:
-        """Run a call of the agent's tool, and return the result."""
+        """Run a call of the agent's tool for the request's caller, with the credentials of its headers, and return the
+        result.
+
+        Forms and progress are sent to the client as far as it supports them.
+        """
         context = server.request_context
         http = context.request
         call = ToolCall(

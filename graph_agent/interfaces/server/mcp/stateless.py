@@ -136,8 +136,9 @@ class StatelessRequest:
     async def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Execute a method with its parameters, and return the result.
 
-        Raises `McpError` for an unknown method or invalid parameters, and `InputRequiredError` if a reviewer must
-        answer forms first.
+        The methods are `server/discover`, `tools/list`, `tools/call`, `resources/list`, `resources/templates/list` and
+        `resources/read`. Raises `McpError` for an unknown method or invalid parameters, and `InputRequiredError` if a
+        reviewer must answer forms first.
         """
         match method:
             case "server/discover":

@@ -184,9 +184,10 @@ class Background:
         return closed
 
     async def _is_lost(self, records: Records, token: str, record: Record) -> bool:
-        """Wait up to 2 seconds, and return whether a response is not complete although no process runs it.
+        """Return whether a response is not complete although no process runs it, after waiting up to 2 seconds for its
+        end.
 
-        `record` is updated to the stored one meanwhile.
+        False if it has ended, runs in any process, or was deleted. `record` is updated to the stored one meanwhile.
         """
         thread = records.thread(record)
         deadline = time.monotonic() + _SETTLE_S

@@ -167,7 +167,11 @@ class Chains:
             raise BusySessionError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
-        """Return whether the session still ends with this response. False if the session is not stored."""
+        """Return whether the session still ends with this response; True also if the run was stopped, so that its end
+        is unknown.
+
+        False if the session is not stored.
+        """
         stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self.records.thread(record)}})
         if stored is None:
             return False

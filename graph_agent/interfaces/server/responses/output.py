@@ -212,10 +212,9 @@ class ResponseDialect(ChatDialect):
         yield self._part_event("response.output_text.delta", delta=text, logprobs=[])
 
     def break_frames(self) -> Iterable[str]:
-        """Yield a blank line and the end of the open message, because the next text belongs to another message; nothing
-        if none is open.
+        """Yield a blank line and the end of the open message, as a commentary; nothing if no message is open.
 
-        The blank line is for clients that join all texts.
+        The next text belongs to another message. The blank line is for clients that join all texts.
         """
         if self._text is not None:
             # Clients that join all texts would run two messages together.
@@ -277,7 +276,11 @@ class ResponseDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """Yield the last frames of a run that failed: the end of open items, an error, and the failed response."""
+        """Yield the last frames of a run that failed: the end of open items, an error, the failed response, and
+        `[DONE]`.
+
+        The message that is open gets the status `incomplete`, the response the status `failed` and the error.
+        """
         yield from self._end_message("incomplete")
         yield from self._end_reasoning()
         # First, because official clients raise it with its text, and of a failed response only that it failed.
@@ -296,9 +299,9 @@ class ResponseDialect(ChatDialect):
         return {**self.response, **({"progress": progress} if progress else {})}
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """Yield the part of the answer that was not streamed, or the model's refusal as a message.
+        """Yield the part of the answer that was not streamed. If no message is open, the reasoning comes first.
 
-        If no text was streamed, the reasoning comes first.
+        A refusal of the model, of which nothing was streamed, becomes a message with a part of type `refusal`.
         """
         if self._text is None:
             rest = rest.lstrip("\n")
@@ -532,7 +535,10 @@ def _output_text(text: str, citations: Sequence[Mapping[str, Any]] = ()) -> dict
 
 
 def replayed_events(response: dict[str, Any]) -> Iterator[str]:
-    """Yield the frames of a stored response that has ended, as a new stream in which each text is one piece."""
+    """Yield the frames of a stored response that has ended, as a new stream in which each text is one piece.
+
+    The last event is `response.completed`, `response.failed` or, for any other status, `response.incomplete`.
+    """
     # The stored response is at its end; the events begin with an empty one.
     opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}
     dialect = ResponseDialect(opened, "", label="")

@@ -107,6 +107,10 @@ class ResponsesEndpoint:
         """Check the request, find its session, and run it, or return a stored response if it repeats an earlier
         request.
 
+        A request with an idempotency key excludes others with this key while its session is chosen. A request without a
+        key, of an agent whose tools may write, is an attempt: equal requests wait for its end. A background response is
+        returned as soon as its run has begun.
+
         Args:
             body: The body of the request.
             claims: Stack that receives what must be released if the request is not answered.

@@ -421,7 +421,9 @@ class _Assistant:
         self._reasoning += blocks
 
     def move_to(self, messages: list[AnyMessage]) -> None:
-        """Append the message of the collected items, if there are any, and begin a new collection."""
+        """Append the message of the collected items, and begin a new collection. Without text and calls, nothing is
+        appended, and collected reasoning is dropped.
+        """
         text = "\n\n".join(self._texts)
         if self.calls or text:
             texts = [{"type": "text", "text": text}] if text else []

@@ -127,9 +127,10 @@ class ResponsesSocket:
         self._messages.put_nowait(None)
 
     async def _read(self) -> None:
-        """Queue the client's messages until it leaves.
+        """Queue the client's messages until it leaves, then end the queue and set `_left`.
 
-        If more bytes wait than one body may have, stop reading, so that the connection is closed as a policy violation.
+        If more bytes wait than one body may have, stop reading in the same way, so that the connection is closed as a
+        policy violation.
         """
         # A server that does not read is not notified when a client leaves.
         with contextlib.suppress(WebSocketDisconnect):
@@ -146,10 +147,11 @@ class ResponsesSocket:
 
     async def _answer(self, message: str | bytes) -> bool:
         """Run the request in a message, and send the events of the response; return whether the answer was sent
-        completely. A response that is not stored is kept in memory, so that the next request may continue it. If that
-        request fails, the response is dropped.
+        completely.
 
-        An invalid message is answered with an error event. The answer is incomplete if the client does not read it.
+        An invalid message is answered with an error event. The answer is incomplete if the client does not read it. A
+        response that is not stored is kept in memory, so that the next request may continue it; if that request fails,
+        it is dropped.
         """
         try:
             if len(message) > SMALL_BYTES:
@@ -178,9 +180,10 @@ class ResponsesSocket:
         return exchange.is_complete
 
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
-        """Return the body of the request in a message, without `type` and what HTTP alone has (`stream`, `background`).
+        """Return the body of the request in a message, without `type`, `stream`, `stream_options` and `background`.
 
-        Raises `ProblemError` if it is not a valid `response.create` message.
+        Raises `ProblemError` if the message is not JSON within the limits (`too_large` or `invalid`), is not of type
+        `response.create`, or asks for the background.
         """
         content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
         try:
