@@ -264,8 +264,9 @@ def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
 def _block(block: PromptBlock) -> dict[str, Any]:
     """Return one block of a prompt as a LangChain content block, of the type `text`, `image`, `audio` or `file`.
 
-    A link to a resource, and an embedded resource with text, become text that names its URI. Raises `RequestError` for
-    data that are not valid base64.
+    A link to a resource, and an embedded resource with text, become text that names its URI. An embedded resource with
+    data is an image or audio clip by its media type, and otherwise a file with the name at the end of the URI. Raises
+    `RequestError` for data that are not valid base64.
     """
     match block:
         case schema.TextContentBlock():

@@ -39,7 +39,10 @@ _EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the ca
 
 
 def _known_type(name: str) -> str:
-    """Return the type of a block unchanged; raise pydantic's error if this server does not know the type."""
+    """Return the type of a block unchanged; raise pydantic's error if this server does not know the type.
+
+    Besides the listed types, those of the tools that Anthropic's servers run are known by their ending.
+    """
     if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
         # The error names the useful types, and not all that are ignored.
         raise PydanticCustomError("block_type", "Input should be {expected}", {"expected": _EXPECTED})
@@ -154,8 +157,11 @@ def _check_ignored(block: Block) -> None:
 
 
 def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
-    """Convert blocks to LangChain's content blocks, without those that have no effect; raise `InvalidRequestError` for
-    an unsupported one.
+    """Convert blocks to LangChain's content blocks: images and documents, and all others that have a text as text
+    blocks.
+
+    Blocks without effect are left out. Raises `InvalidRequestError` for an unsupported block, or an incomplete image or
+    document.
     """
     found: list[dict[str, Any]] = []
     for block in blocks:

@@ -76,7 +76,10 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
 
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
-    """Return an error in Anthropic's format, which is the body of a response or the data of an `error` event."""
+    """Return an error in Anthropic's format, which is the body of a response or the data of an `error` event.
+
+    The details and the category of the problem are added if it has them.
+    """
     optional = {"details": problem.details, "category": problem.category}
     extra = {name: value for name, value in optional.items() if value is not None}
     return {"type": "error", "error": {"type": FORMS[problem.kind].anthropic_type, "message": problem.message, **extra}}
@@ -95,7 +98,10 @@ def anthropic_refusal(problem: ProblemError) -> JSONResponse:
 
 
 def openai_error(problem: ProblemError) -> dict[str, Any]:
-    """Return an error in OpenAI's format, which is the body of a response or the data of a stream's last event."""
+    """Return an error in OpenAI's format, which is the body of a response or the data of a stream's last event.
+
+    The category of the problem is added if it has one.
+    """
     form = FORMS[problem.kind]
     category = {} if problem.category is None else {"category": problem.category}
     error = {"message": problem.message, "type": form.openai_type, "param": problem.param, "code": form.openai_code}

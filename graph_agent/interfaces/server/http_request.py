@@ -77,7 +77,7 @@ class WholeAnswer(Response):
     """Called when the response was sent or could not be sent; None if there is nothing to release."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, then call `close`."""
+        """Send the response, then call `close` if it is set, also if sending fails."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -434,8 +434,10 @@ class _OpenAIDialect(ChatDialect):
         yield frame(openai_error(problem))
 
     def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the whole completion for a request without a stream; `progress` is added as a field of its own if it
-        is not empty. Without text the content is null with calls, else empty.
+        """Return the whole completion for a request without a stream.
+
+        The message has the text, or null if there are only calls. Sources, reasoning, calls and, in a field beside the
+        message, `progress` are present only if there are any.
         """
         # Clients expect null only with calls.
         content = outcome.text or (None if outcome.calls else "")

@@ -117,9 +117,9 @@ class EventStream(Response):
                     await self._after()
 
     async def _stream(self, send: Send, *, is_head: bool) -> None:
-        """Send the headers, the frames and the last chunk; a HEAD request receives no frames.
+        """Send the headers and the frames, call `close`, and send the last chunk; a HEAD request receives no frames.
 
-        Raises `TimeoutError` if the client leaves a frame unread for too long.
+        Raises `TimeoutError` if the client leaves a frame or the last chunk unread for too long.
         """
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not is_head:

@@ -77,19 +77,20 @@ class StartupErrors:
         self._on_start = on_start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application, and `on_start` once it has started.
+        """Call the application, and `on_start` once it has started; other scopes than the lifespan pass unchanged.
 
-        If the start fails with a `GraphAgentError`, its message replaces the traceback in the log. A failed start of a
-        worker is marked in the folder of the workers.
+        If the start fails, this is marked in the folder of the workers, if there is one, and the message of a
+        `GraphAgentError` replaces the traceback in the log.
         """
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
 
         async def send_plain(message: Message) -> None:
-            """Send a lifespan message.
+            """Send a lifespan message; call `on_start` before the one of a complete start.
 
-            Calls `on_start` when the start is complete, and records and shortens a failed one.
+            A failed start is marked in the folder of the workers, and a `GraphAgentError` replaces the traceback in its
+            message.
             """
             # Starlette sends this message from its `except` block.
             error = sys.exc_info()[1]

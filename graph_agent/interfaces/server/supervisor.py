@@ -277,7 +277,9 @@ class Supervisor(Multiprocess):
         return True
 
     def _stop_at_once(self) -> None:
-        """Make every worker stop without waiting for its runs to reach a superstep boundary."""
+        """Make every worker stop without waiting for its runs: leave the order in the shared folder, and send each
+        worker SIGTERM.
+        """
         if self._shared is not None:
             with contextlib.suppress(OSError):
                 stop_at_once(self._shared)

@@ -20,10 +20,10 @@ TaskLease = Callable[[types.Task, ServerCallContext], Awaitable[bool]]
 
 
 def session_id_of(user: str, context_id: str) -> str:
-    """Return the session id of a conversation: the conversation id, after the user name if there is one, e.g.
-    `alice/c1`.
+    """Return the session id of a conversation: `USER/CONVERSATION`, or the conversation id alone for an anonymous user.
 
-    Clients choose the conversation id, so the user name prevents access to another user's conversation.
+    Clients choose the conversation id, so the user name, in which special characters are quoted, prevents access to
+    another user's conversation. An anonymous user's id that contains a slash gets one more in front.
 
     Args:
         user: The user name; empty for an anonymous user.

@@ -50,7 +50,10 @@ class CredentialContext(ServerCallContextBuilder):
 
 
 def request_credentials(context: ServerCallContext) -> dict[str, SecretStr]:
-    """Return the credentials of a request by name; raise `InvalidParamsError` if a credential header occurs twice."""
+    """Return the credentials of a request by name; empty if the server reads none from headers.
+
+    Raises `InvalidParamsError` if a credential header occurs twice.
+    """
     found: dict[str, SecretStr] | InvalidParamsError = context.state.get(_STATE, {})
     if isinstance(found, InvalidParamsError):
         raise found

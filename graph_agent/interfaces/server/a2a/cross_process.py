@@ -46,7 +46,7 @@ class CancelRequests:
 
     @asynccontextmanager
     async def request(self, task_id: str) -> AsyncIterator[None]:
-        """Keep a request to cancel a task in the Store within the block."""
+        """Keep a request to cancel a task in the Store within the context, and remove it on exit."""
         note = new_note("abort", task_id)
         await self._notes.add(_BOX, note)
         try:
@@ -63,7 +63,7 @@ class CancelRequests:
         """
 
         async def poll() -> None:
-            """Read the requests once, report them, and delete the old ones."""
+            """Read the requests once, call `cancel` for each, and delete those older than 10 minutes."""
             notes = await self._notes.read(_BOX)
             for note in notes:
                 cancel(str(note.content))
@@ -117,7 +117,8 @@ class OtherProcesses:
             ) from None
 
     async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
-        """Yield a task that another process runs, as it is stored now and after its run has stopped.
+        """Yield a task that another process runs, as it is stored now and again after its run has stopped, unless it is
+        deleted.
 
         Yields nothing for a task that no other process runs.
         """

@@ -111,7 +111,9 @@ class BoundedRequests:
             )
 
     def _check_characters(self, request: Any) -> None:
-        """Raise `JsonBoundsError` if a request has more characters of text than allowed."""
+        """Raise `JsonBoundsError` if the strings and keys of a request, the base64 of files aside, have more characters
+        than allowed.
+        """
         amount = sum(map(len, _strings(request)))
         if amount > self._bounds.characters:
             raise JsonBoundsError(

@@ -136,7 +136,10 @@ class Runs:
                         await run.close()
 
     async def _finish(self, run: ServerRun) -> None:
-        """Wait for the end of a run whose client has left, and of its follow-ups; then the run is no longer active."""
+        """Drop the output of a run whose client has left, wait for its end, and release its resources.
+
+        Then the run is no longer active; its follow-ups are awaited, too.
+        """
         try:
             await run.finish()
         finally:
@@ -170,8 +173,8 @@ class Runs:
             log_failure(logger, "Running a follow-up", error)
 
     def drain(self) -> None:
-        """Refuse new runs, and let the active ones and the registered components stop at their next superstep
-        boundary.
+        """Refuse new runs, end the streams of session events, and let the active runs and the registered components
+        stop at their next superstep boundary.
         """
         self.draining = True
         # Streams of events end first, because they would keep the server waiting.
@@ -507,7 +510,7 @@ async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[AnswerPart], list[d
 
 
 def make_frames(dialect: ChatDialect, outcome: ChatOutcome, parts: Iterable[AnswerPart]) -> None:
-    """Make all frames of an answer but the last, for a dialect whose body is built from what its frames have."""
+    """Make all frames of an answer but the last ones, and drop them: the dialect keeps what its body is built from."""
     for part in parts:
         "".join(_frames_of_part(part, dialect))
     if outcome.rest:

@@ -523,8 +523,10 @@ class ServerRun:
             await self._host.forget(spec.thread)
 
     async def _can_resume(self) -> bool:
-        """Return whether the thread has an unfinished step that a repeated request may resume."""
-        # A caller whose run was stopped after it had sent results may send them again.
+        """Return whether this run resumes an earlier one and its thread still has an unfinished step.
+
+        The caller whose run was stopped after it had sent results may then send them again.
+        """
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
 

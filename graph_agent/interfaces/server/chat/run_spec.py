@@ -274,7 +274,8 @@ def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
 
 
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request in its session or, without one, in a thread of its own.
+    """Return the run of a request: in its session, or in the waiting thread that its decisions, results or message
+    answer, or else in a new thread, which is stored only if it may wait for another request.
 
     Raises `InvalidRequestError` if the request does not fit what the thread waits for.
     """
@@ -381,8 +382,10 @@ def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, 
 async def _resume(
     spec: RunSpec, caller: Caller, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
 ) -> RunSpec | None:
-    """Return the run that continues with results of the caller's calls and with decisions; None if the thread waits for
-    none of them.
+    """Return the run that continues with results of the caller's calls and with decisions; None if nothing waits for
+    them.
+
+    If a stopped run has received these results already, it is continued, without an input.
 
     Args:
         spec: The thread.
@@ -438,8 +441,8 @@ def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[st
 
 
 def merge_content(messages: Sequence[HumanMessage]) -> Any:
-    """Return the contents of messages as one: texts joined by blank lines, or content blocks if any message has
-    blocks.
+    """Return the contents of messages as one: texts that are not blank, joined by blank lines; or, if any message has
+    content blocks, the blocks of all, in which texts are blocks, too.
     """
     if all(isinstance(message.content, str) for message in messages):
         return "\n\n".join(message.text for message in messages if message.text.strip())

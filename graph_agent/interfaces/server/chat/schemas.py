@@ -161,7 +161,7 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
 
 
 def _parts(content: Any) -> int:
-    """Return the number of content parts of a message, including parts inside other parts."""
+    """Return the number of content parts of a message, including parts inside other parts; 0 for a text."""
     if not isinstance(content, list):
         return 0
     return sum(1 + _parts(getattr(part, "content", None)) for part in content)

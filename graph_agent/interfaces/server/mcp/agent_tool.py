@@ -269,6 +269,8 @@ class AgentTool:
     async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
         """Return a page of at most 100 sessions of the caller, newest first, as MCP resources.
 
+        Sessions that cannot be read, or whose id no URI can have, are left out.
+
         Args:
             caller: The owner of the API key.
             cursor: `nextCursor` of the page before; None for the first page. `McpError` is raised if it is unknown.

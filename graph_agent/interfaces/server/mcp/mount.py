@@ -264,7 +264,8 @@ async def _drop(notification: dict[str, Any]) -> None:
 async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
     """Serve an agent over standard input and output until the client closes standard input.
 
-    Meanwhile, what tools print goes to standard error. Raises `ConfigError` if the agent cannot be opened.
+    The settings are those of the environment, and telemetry is started if it switches it on. Meanwhile, what tools
+    print goes to standard error. Raises `ConfigError` if a setting is invalid, or the agent cannot be opened.
 
     Args:
         source: The agent.
@@ -330,9 +331,11 @@ class _Connection:
         """Id of a running request without a handshake → its task."""
 
     async def serve(self, read: ObjectReceiveStream[SessionMessage | Exception]) -> None:
-        """Serve the client until `read` ends, then cancel the requests that are still running and wait for them.
+        """Serve the client until `read` ends, then withdraw open forms, cancel the requests that are still running, and
+        wait for them.
 
-        Requests of the stateless protocol run in tasks of their own; all other messages go to the SDK's server.
+        Requests of the stateless protocol run in tasks of their own; a notification that cancels one of them is handled
+        here. All other messages go to the SDK's server, whose messages are forwarded to the client.
         """
         server = sdk_server(self._agent)
         forward, forwarded = anyio.create_memory_object_stream[SessionMessage | Exception]()

@@ -92,8 +92,9 @@ def summary_wanted(body: CreateResponse) -> str | None:
 
 
 def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
-    """Return the tokens that a run has used, in the format of the API: input, output and total, with details of cached
-    and reasoning tokens.
+    """Return the tokens that a run has used, in the format of the API: input, output and total.
+
+    The details of cached and reasoning tokens are at most the tokens of which they are a part.
     """
     return {
         "input_tokens": outcome.input_tokens,

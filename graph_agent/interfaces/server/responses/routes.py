@@ -199,6 +199,7 @@ class ResponsesEndpoint:
         The token of the response and its session are recorded for the next attempt.
 
         Args:
+            attempt: The attempt.
             resolve: Returns the request for the session with an id or, for None, for the session that it names or
                 begins.
             token: Token of the response.
@@ -255,10 +256,10 @@ class ResponsesEndpoint:
         return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
 
     async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
-        """Return the stored response with a token, in the form that the request asks for; None if it is not stored, or
-        not complete.
+        """Return the stored response with a token, whole or as a stream, with a header that it is repeated.
 
-        A background response that is not complete is returned, too.
+        None if it is not stored, or still runs in the foreground of another request. A background response that still
+        runs is returned as it is now, or as the stream of its events.
         """
         record = await self.background.read(records, token)
         if record is None or (record["response"]["status"] in OPEN_STATUSES and not record["response"]["background"]):
