@@ -135,14 +135,20 @@ def agent_object(
 
     @agent.handler()
     async def run(ctx: ObjectContext, request: RunRequest) -> dict[str, Any]:
-        """Run one input until it has ended or waits for an answer, and return its result."""
+        """Run one input until it has ended or waits for an answer, and return its result.
+
+        The idempotency key of the invocation, or else its id, is the id of the input, which runs only once.
+        """
         session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
         start = partial(session.run, request.input, state=request.state, input_id=input_id)
         return dict(await deliver(ctx, session, input_id, start))
 
     @agent.handler()
     async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
-        """Answer open interrupts, run the waiting input until it has ended or waits again, and return its result."""
+        """Answer open interrupts, run the waiting input until it has ended or waits again, and return its result.
+
+        The answer is used once for the idempotency key, or else the id, of the invocation.
+        """
         # An idempotency key belongs to a handler: that of `run` may be used for `resume`, too.
         session, input_id = Session(graph, ctx.key()), f"resume {ctx.request().idempotency_key or ctx.request().id}"
         start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)

@@ -41,7 +41,7 @@ _EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the ca
 def _known_type(name: str) -> str:
     """Return the type of a block unchanged; raise pydantic's error if this server does not know the type.
 
-    Besides the listed types, those of the tools that Anthropic's servers run are known by their ending.
+    Types of the tools that Anthropic's servers run are known by their ending.
     """
     if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
         # The error names the useful types, and not all that are ignored.

@@ -39,7 +39,9 @@ class Rated(SessionBody):
 async def rate_answer(
     session_id: SessionId, body: Rated, caller_sessions: CallerSessions, sender: Sender, server: RequestServices
 ) -> models.Feedback:
-    """Rate an answer of a session, also while the session runs. The model never receives the rating."""
+    """Rate an answer of a session, also while the session runs. The model never receives the rating. The status is 404
+    if there is no such answer.
+    """
     session = await caller_sessions.session(session_id)
     given = body.model_dump()
     host = server.chat.runs.host

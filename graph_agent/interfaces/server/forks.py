@@ -44,7 +44,7 @@ async def fork_session(
     """Copy a session up to the end of a step to a new session, which can be resumed or receive another input.
 
     `left_out` has the calls after the step that may have side effects, and that succeeded or may have taken effect. A
-    run of the new session may make them again.
+    run of the new session may make them again. The status is 409 if no step ends there.
     """
     # Imported here: it loads the code of exports.
     from graph_agent.session.forks import fork_session

@@ -436,8 +436,8 @@ class _OpenAIDialect(ChatDialect):
     def body(self, outcome: ChatOutcome, parts: Sequence[AnswerPart], progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole completion for a request without a stream.
 
-        The message has the text, or null if there are only calls. Sources, reasoning, calls and, in a field beside the
-        message, `progress` are present only if there are any.
+        The message has the text, or null if there are only calls. Sources, reasoning and calls are in it, and
+        `progress` is a field of the completion, only if there are any.
         """
         # Clients expect null only with calls.
         content = outcome.text or (None if outcome.calls else "")

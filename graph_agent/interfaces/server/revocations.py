@@ -31,6 +31,7 @@ async def revoke_approval(
     """Take back an approval that holds for all calls of a kind in a session, also while the session runs.
 
     Later calls of this kind wait for an approval again. The history has an event about it, with the name of the person.
+    The status is 404 if there is no such approval.
     """
     session = await caller_sessions.session(session_id)
     try:

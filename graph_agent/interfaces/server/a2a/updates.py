@@ -128,7 +128,9 @@ class TaskReporter:
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
     async def input_required(self, interrupts: Sequence[Interrupt], result: RunResult) -> None:
-        """Report that the graph waits for an answer, with the question of the open interrupts and the usage so far."""
+        """Send the rest of the text, then report that the graph waits for an answer, with the question of the open
+        interrupts and the usage so far.
+        """
         # Subscribers must have the whole text before the state that ends their stream.
         await self._end_artifact()
         message, metadata = self.question(interrupts), outcome_metadata(None, result.usage)
@@ -149,8 +151,8 @@ class TaskReporter:
         return self._message([*_text_parts(printable_lines(text)), *_data_parts(data)], about)
 
     async def ask_again(self, question: Message, reason: str) -> None:
-        """Report that the graph still waits, with a question that was sent before, and the reason why its answer was
-        not accepted.
+        """Report that the graph still waits, with the reason why the answer was not accepted, and then the parts of the
+        question that was sent before.
         """
         message = self._message([Part(text=reason), *question.parts], _about(question))
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)

@@ -343,7 +343,8 @@ class ClientView:
         self._callers.setdefault(name, parent)
 
     def add_result(self, name: str, id_: str) -> bool:
-        """Record the result `id_` of the call `name`, which the client puts behind the message of the call.
+        """Record the result `id_` of the call `name`, which the client puts behind the call's message and its other
+        results.
 
         Returns False if the client has the result already, so that it must not be sent.
         """

@@ -385,7 +385,8 @@ async def _resume(
     """Return the run that continues with results of the caller's calls and with decisions; None if nothing waits for
     them.
 
-    If a stopped run has received these results already, it is continued, without an input.
+    If a stopped run has received these results already, it is continued, without an input. Raises `InvalidRequestError`
+    if only some of the open calls have a result, or a decision does not fit.
 
     Args:
         spec: The thread.
@@ -393,9 +394,6 @@ async def _resume(
         request: The parsed request.
         results: The results at the end of the request's messages.
         user_messages: The user messages after them, which the model reads before its next plan.
-
-    Raises:
-        InvalidRequestError: Only some of the open calls have a result, or a decision does not fit.
     """
     state: StateSnapshot = await spec.graph.aget_state(spec.config)
     waiting = {spec.client_call_id(interrupt): interrupt for interrupt in client_interrupts(state.interrupts)}
@@ -477,7 +475,7 @@ def _with_input(
         spec: The thread.
         graph_input: The input, a command that resumes the graph, or None to continue an interrupted run.
         context: The context of the run.
-        before: The state of the input that the run resumes; None for a new input.
+        before: State of the input that the run resumes, whose usage and answer's token it takes; None for a new input.
         notes: Messages that the model reads before its next plan.
     """
     if before is not None:

@@ -251,7 +251,7 @@ async def create_conversation(
 
 @router.get("/{conversation_id}")
 async def get_conversation(conversation_id: _ConversationId, owned: _Conversations) -> ConversationObject:
-    """Return a conversation, without its items."""
+    """Return a conversation, without its items. The status is 404 if it does not exist."""
     return await _conversation(owned, conversation_id)
 
 
@@ -281,7 +281,9 @@ async def list_items(
     order: PageOrder = "desc",
     after: After = None,
 ) -> ItemPage:
-    """List the items of a conversation, newest first by default."""
+    """List the items of a conversation, newest first by default. The status is 404 for an unknown conversation or
+    `after`.
+    """
     await owned.get(conversation_id)
     return item_page(await owned.items(conversation_id), limit=limit, order=order, after=after)
 
@@ -290,7 +292,9 @@ async def list_items(
 async def create_items(
     conversation_id: _ConversationId, body: CreateItems, owned: _Conversations, server: RequestServices
 ) -> ItemPage:
-    """Add items to a conversation, and return them. The agent receives them with the next response."""
+    """Add items to a conversation, and return them. The agent receives them with the next response. The status is 404
+    for an unknown conversation, 400 for an item that no response could use.
+    """
     await owned.get(conversation_id)
     items = _checked(body.items, server, record_token())
     await owned.append(conversation_id, items, pending=True)
@@ -299,7 +303,7 @@ async def create_items(
 
 @router.get("/{conversation_id}/items/{item_id}")
 async def get_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _Conversations) -> dict[str, Any]:
-    """Return one item of a conversation."""
+    """Return one item of a conversation. The status is 404 if there is no such conversation or item."""
     await owned.get(conversation_id)
     found = next((item for item in await owned.items(conversation_id) if item["id"] == item_id), None)
     if found is None:
@@ -309,7 +313,9 @@ async def get_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _C
 
 @router.delete("/{conversation_id}/items/{item_id}")
 async def delete_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _Conversations) -> ConversationObject:
-    """Delete an item that no response has used yet. The status is 409 if a response has used it."""
+    """Delete an item that no response has used yet. The status is 409 if a response has used it, 404 if it does not
+    exist.
+    """
     await owned.get(conversation_id)
     await owned.delete_item(conversation_id, item_id)
     return await _conversation(owned, conversation_id)

@@ -366,7 +366,7 @@ class ResponseDialect(ChatDialect):
                 yield from self._end_reasoning()
 
     def _end_reasoning(self) -> Iterable[str]:
-        """Yield the end of the open reasoning item; nothing if none is open."""
+        """Yield the end of the open reasoning item, after that of its open summary; nothing if none is open."""
         yield from self._end_summary()
         if (index := self._reasoning_at) is not None:
             self._reasoning_at = None
@@ -382,7 +382,9 @@ class ResponseDialect(ChatDialect):
         return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
 
     def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
-        """Yield the item of a call of the caller's tools, which waits for its result."""
+        """Yield the whole item, of type `function_call`, of a call of the caller's tools, which waits for its
+        result.
+        """
         yield from self.whole_item(
             {
                 "id": self._id("fc"),
@@ -411,7 +413,11 @@ class ResponseDialect(ChatDialect):
             yield self._event(f"response.{type_}", item_id=item["id"], output_index=index, **fields)
 
     def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
-        """Append the item of a call that waits for an approval to the output, and yield its frames."""
+        """Append an item of type `mcp_approval_request` for a call that waits for an approval, and yield its start and
+        its end.
+
+        Its id names the call, and control characters in its texts are made visible.
+        """
         id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
         yield self._add(
             {
@@ -467,7 +473,12 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _end_message(self, status: str, citations: Sequence[Mapping[str, Any]] = ()) -> Iterable[str]:
-        """Yield the end of the open message, with its status and the sources of its text; nothing if none is open."""
+        """Yield the end of the open message: its sources, its text, its part and the item itself; nothing if none is
+        open.
+
+        The item gets the status, the text with the sources, and the phase, whether it is the final answer or a
+        commentary.
+        """
         if self._text is None:
             return
         part = _output_text(self._text, citations)

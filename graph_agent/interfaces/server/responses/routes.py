@@ -447,7 +447,10 @@ async def get_response(
         int, Query(ge=-1, le=2**31, description="Only events with a higher sequence_number.")
     ] = -1,
 ) -> Any:
-    """Return a stored response or, with `stream`, the past and future events of a background response."""
+    """Return a stored response or, with `stream`, the past and future events of a background response.
+
+    The status is 404 for an unknown response, 400 to stream one that does not run in the background.
+    """
     record = await caller_records.get(response_id)
     token = str(token_of_response(response_id))
     if not stream:
@@ -461,7 +464,9 @@ async def get_response(
 async def cancel_response(
     response_id: _ResponseId, caller_records: _CallerRecords, background: _Background
 ) -> models.ResponseObject:
-    """Cancel a background response. One that has ended is returned unchanged."""
+    """Cancel a background response. One that has ended is returned unchanged. The status is 404 for an unknown
+    response, 400 for one that does not run in the background.
+    """
     record = await caller_records.get(response_id)
     if not record["response"]["background"]:
         raise InvalidRequestError("Only responses with background: true can be cancelled.", "response_id")
