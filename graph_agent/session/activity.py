@@ -29,7 +29,11 @@ _INTERRUPT, _RESUME = "__interrupt__", "__resume__"
 
 
 def check_status_filter(status: str) -> str:
-    """Return a status in the form of `SessionSummary.shown_status`; raise `InputError` if it is unknown."""
+    """Return a status filter in normal form: trimmed, in lower case, with underscores in place of spaces.
+
+    Known filters are each `Activity` except `idle`, and the names of `SessionStatus`. Raises `InputError` for any other
+    text, with a similar name as a suggestion.
+    """
     wanted = status.strip().lower().replace(" ", "_")
     known = {*get_args(Activity), *(each.lower() for each in SessionStatus)} - {"idle"}
     if wanted not in known:
@@ -54,10 +58,13 @@ async def is_interrupted(saver: BaseCheckpointSaver[Any], session_id: str) -> bo
 async def session_activity(session_id: str, newest: CheckpointTuple, is_running: RunningCheck) -> Activity:
     """Return what a session does: `running`, `waiting` for an answer, `interrupted` by a crash, or `idle`.
 
+    `idle` if the newest input has ended; else `running` if a run is in progress; else `waiting` if a task of the newest
+    checkpoint has an open interrupt; else `interrupted`.
+
     Args:
         session_id: Id of the session.
         newest: The newest checkpoint of the session.
-        is_running: Returns whether a run of it is in progress; only called if its newest input has not ended.
+        is_running: Returns whether a run of a session is in progress; not called if the newest input has ended.
     """
     if not has_tasks(newest.checkpoint):
         return "idle"
@@ -67,7 +74,10 @@ async def session_activity(session_id: str, newest: CheckpointTuple, is_running:
 
 
 def _is_waiting(newest: CheckpointTuple) -> bool:
-    """Return whether a task of a thread's newest checkpoint waits for an answer."""
+    """Return whether a task of a thread's newest checkpoint waits for an answer.
+
+    Such a task has written an interrupt, and nothing else but answers that resume it.
+    """
     written: dict[str, set[str]] = {}
     for task_id, channel, _ in newest.pending_writes or []:
         written.setdefault(task_id, set()).add(channel)
@@ -115,11 +125,13 @@ def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCh
 async def deliver_note(address: str, session_id: str, note: ControlMessage) -> None:
     """Store a note in a session's inbox, where the session's run reads it.
 
-    In a SQLite file it is written by SQL, without loading LangGraph; otherwise, or if that fails, through the Store.
+    In a SQLite file it is written by SQL, without loading LangGraph. For PostgreSQL, or if SQL cannot write it, it is
+    added through the Store of the database.
 
     Args:
         address: URL of the database.
-        session_id: Id of the session.
+        session_id: Id of the session, which need not exist.
+        note: The note: a command or a message to the session.
     """
     import asyncio
 

@@ -69,9 +69,10 @@ _MOVED = {
 
 
 def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: Iterable[str]) -> None:
-    """Raise `TypeError` for the first of `given`, with the argument that replaces it or is spelled similarly.
+    """Raise `TypeError` for the first of `given`; return if `given` is empty.
 
-    Return if `given` is empty.
+    The message names the replacement: `config=LoopConfig(…)` for a field of `LoopConfig`, the new place of an argument
+    that has moved, otherwise the known argument with the most similar name.
 
     Args:
         name: Name of the constructor, for the message.

@@ -27,8 +27,9 @@ def check_further_tools(graph: CompiledAgentGraph, names: Iterable[str]) -> None
 
 
 def downloads_images(graph: CompiledAgentGraph) -> bool:
-    """Return whether the client of one of the agent's models may download an image that is given by a URL, in this
-    process.
+    """Return whether the client of a model of the agent may download an image by its URL, in this process.
+
+    The models are the agent's own, its fallback models and its candidates (models that are asked in parallel).
     """
     builder = graph.builder
     config = builder.config
@@ -44,9 +45,10 @@ async def model_state(graph: CompiledAgentGraph) -> tuple[str, str]:
 
 
 async def probe_database(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> None:
-    """Check that the database of sessions, and the Store if there is one, can be read and written.
+    """Read an id that does not exist from the checkpointer and from the Store, if there is one, and try to write to
+    both.
 
-    Raises the database's error if not.
+    Writing is tried only in those that implement `SupportsWriteProbe`. An error of the database is raised.
     """
     # A thread that cannot exist: only the way to the database is of interest.
     await saver.aget_tuple({"configurable": {"thread_id": "/ready"}})

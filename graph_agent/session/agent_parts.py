@@ -49,9 +49,9 @@ class MiddlewareWrappers(NamedTuple):
 
 
 def checked_config(config: LoopConfig | None, cache: BaseCache[Any] | None) -> LoopConfig:
-    """Return the configuration of an agent; the default configuration for None.
+    """Return `config`, or the default configuration if it is None.
 
-    Raises `ConfigError` for an object of another class, or if plans are to be cached and there is no cache.
+    Raises `ConfigError` for an object of another class, or if `plan_cache_ttl_s` is set and `cache` is None.
     """
     if config is not None and not isinstance(config, LoopConfig):
         raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
@@ -79,8 +79,10 @@ def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
 
 
 def call_nodes(deps: AgentDeps) -> dict[str, Callable[..., Any]]:
-    """Return the nodes that run calls, by name. With `predict=True`, each node also reports its result, so that the
-    next plan can be predicted.
+    """Return the nodes that run calls: `tools` and `delegate`, name → function.
+
+    With `predict=True`, each is wrapped so that it also reports the result of its call, from which the next plan is
+    predicted.
     """
     nodes: dict[str, Callable[..., Any]] = {"tools": tools_node, "delegate": delegate_node}
     if deps.config.predict is not True:
@@ -94,7 +96,7 @@ def call_nodes(deps: AgentDeps) -> dict[str, Callable[..., Any]]:
 
 
 def past_inputs(config: LoopConfig) -> PastInputs | None:
-    """Return the inputs of stored sessions, of which the table of calls learns; None without `predict`."""
+    """Return the reader of stored sessions, from whose inputs the next calls are predicted; None without `predict`."""
     if not config.predict:
         return None
     # Imported here: few agents predict calls.
@@ -105,10 +107,10 @@ def past_inputs(config: LoopConfig) -> PastInputs | None:
 
 
 def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]:
-    """Split an agent's tools into those that this process runs, unchanged in type, and those that the model's provider
-    runs.
+    """Return an agent's own tools, and the tools that the model's provider runs, which are given as dicts.
 
-    Raises `ConfigError` for a tool type of a provider that the caller would have to run.
+    `tools` is returned unchanged, with an empty tuple, if it is no sequence or has no tool of a provider. Raises
+    `ConfigError` for a type of provider tool that the caller would have to run.
     """
     if not isinstance(tools, Sequence) or not any(_may_be_of_provider(each) for each in tools):
         return tools, ()
@@ -127,7 +129,9 @@ def _may_be_of_provider(tool: object) -> bool:
 def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[ProviderTool] = ()) -> LoopConfig:
     """Return the configuration with `approve` set if any call may need an approval; the same object if none does.
 
-    `approve` becomes an empty tuple if only metadata of tools ask for approval, or if origins of arguments are traced.
+    If `approve` is None, it becomes an empty tuple if metadata of a tool asks for approval, or if origins of arguments
+    are traced. Names in `approve` are checked, except patterns and functions. An unknown name is allowed if the list of
+    tools may change during a run.
 
     Args:
         config: The configuration.
@@ -165,9 +169,9 @@ def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[Prov
 
 
 def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
-    """Read the skills in folders; None if there are no folders.
+    """Return the skills in folders; None for an empty sequence.
 
-    Raises `ConfigError` for a folder without a skill, or an invalid skill.
+    Raises `ConfigError` for a folder without a skill, for an invalid skill, and if `folders` is no sequence.
     """
     if isinstance(folders, Sequence) and not folders:
         return None
@@ -195,8 +199,14 @@ def middleware_wrappers(
 ) -> MiddlewareWrappers:
     """Return the wrappers and hooks that middleware adds to an agent; the defaults without middleware.
 
-    Logs a warning for each middleware that may rewrite replies without declaring it, because answers are then not
-    streamed token by token.
+    Unless `stream_before_guards` is set, logs a warning for each middleware that may rewrite replies without declaring
+    it, because answers are then not streamed token by token.
+
+    Args:
+        admitted: The middleware, as `admitted_middleware` has read it, outermost first.
+        toolbox: The agent's tools, and its own state fields.
+        prompts: The templates of prompts.
+        config: The agent's configuration.
     """
     if not admitted:
         return MiddlewareWrappers()

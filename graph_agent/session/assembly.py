@@ -137,7 +137,11 @@ def assemble(
 
 
 def _join(deps: AgentDeps, graph: GraphAgentBuilder) -> GraphAgentBuilder:
-    """Add the four standard nodes, those of hooks and approvals, and the edges to `graph`, and return it."""
+    """Add the nodes and the edges to `graph`, in place, and return it.
+
+    The nodes are `plan`, `tools`, `delegate` and `finalize`; `model` and those of hooks if middleware has hooks; and
+    `approve` if `config.approve` is set. In that case `graph.edit_fault` is set, too.
+    """
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         **{name: (node, Route) for name, node in call_nodes(deps).items()},

@@ -300,9 +300,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return blocking(self.abulk_update_state)(config, supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        """Change the state with LangGraph's arguments.
+        """Change the state with LangGraph's arguments, while the session is locked.
 
-        Raises `InputError` and `SessionBusyError` like `bulk_update_state`.
+        Raises the errors of `bulk_update_state`.
         """
         configurable = self._checked_configurable(config)
         for update in [update for superstep in supersteps for update in superstep]:
@@ -331,7 +331,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             self.builder.own.check(update)
 
     async def _admit(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
-        """Return the input to run, from `admit_input`; unchanged if the run stores no checkpoints of its own."""
+        """Return the input to run, from `admit_input`; `given` itself without an own checkpointer, or as a subgraph."""
         if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
             return given
         return await admit_input(
@@ -389,7 +389,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the context that the nodes read, with credentials and caller."""
+        """Return a run's keyword arguments with the credentials and the caller of the agent added to its `context`."""
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
@@ -491,7 +491,7 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _refuse_answered(state: StateSnapshot) -> None:
-    """Raise `InputError` if a checkpoint has approval requests and all of them have been answered."""
+    """Raise `InputError` if a checkpoint has approval requests, all of which are answered."""
     # LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
     asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
     if asked and all(task.result is not None for task in asked):

@@ -134,7 +134,7 @@ class SessionCommands:
         ]
 
     async def withdraw(self, message_id: str) -> bool:
-        """Remove a queued message, so that no run reads it; return whether it was queued.
+        """Remove a queued message, so that no run reads it; return False if it is not queued.
 
         A run that reads the message at the same moment may still use it; the history then contains it.
 
@@ -173,9 +173,9 @@ class SessionCommands:
         return not await is_idle(self.saver, self.id)
 
     async def calls(self) -> list[CallRecord]:
-        """Return the state of each call of the newest input, in the order they were planned; also while it runs.
+        """Return the calls of the newest input with their states, in the order they were planned; also while it runs.
 
-        Empty before the first plan, and for a session that does not exist.
+        Empty before the first plan, and for a session that does not exist. Calls of earlier inputs are not included.
         """
         snapshot = await self.graph.aget_state(self._thread)
         stored = await load(self.saver, snapshot.config)
@@ -223,9 +223,8 @@ class SessionCommands:
     async def _was_taken_elsewhere(self) -> bool:
         """Send an abort through the Store, and return whether a run of another process takes it within a second.
 
-        If none does, remove it.
-
-        Used where locks of other processes are not visible. Returns False at once if they are, or there is no Store.
+        An abort that no run has taken is removed again. Returns False at once, without sending, if there is no Store,
+        or if the locks of other processes are visible with this checkpointer.
         """
         if self._store is None or await sees_other_processes(self.saver):
             return False
@@ -268,10 +267,10 @@ class SessionControl(SessionCommands):
         return await feedback_after(self.saver, self._store, newest) if newest is not None else []
 
     async def settle(self) -> bool:
-        """Abort the open input of a session that no program runs, and give its open calls results; return whether an
-        input was aborted.
+        """Abort the open input of a session that no run processes, by running the graph without asking a model.
 
-        Runs the graph, without asking a model. Raises `SessionBusyError` if a run has begun.
+        Each open call receives a result that states what is known of it. Returns whether the input ends with the status
+        `ABORTED`. Raises `SessionBusyError` if a run has begun.
         """
         handle = RunHandle()
         # A run that is aborted before its first node only settles the open calls, and asks no model.
@@ -297,8 +296,10 @@ class SessionControl(SessionCommands):
         await inbox.forget(self.id, [note.key for note in await inbox.read(self.id)])
 
     async def next_follow_up(self) -> ControlMessage | None:
-        """Return the follow-up to run now, without removing it; None if none is queued, or the newest input has no
-        answer.
+        """Return the oldest queued follow-up, without removing it from the inbox; None if none is to run now.
+
+        None if no follow-up is queued, if the newest input is unfinished or has ended without an answer, or if earlier
+        runs have consumed all that are in the inbox.
         """
         notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
@@ -366,7 +367,8 @@ def call_records(
 ) -> list[CallRecord]:
     """Return the calls of the newest input with their states, in the order they were planned.
 
-    The state is the outcome, `planned`, `started`, or `unknown` for a call that may have started before a crash.
+    The state of a call with a result is its outcome. Otherwise it is `planned` for a call that certainly has not begun,
+    `started` for one that runs or waits for an answer, and `unknown` for one that may have begun before a crash.
 
     Args:
         snapshot: The state of the session.
@@ -409,8 +411,10 @@ def call_records(
 
 
 def _interrupted(snapshot: StateSnapshot, recovery: WaveRecovery) -> set[str]:
-    """Return the ids of the ready calls whose tasks wait for an answer, also as `recovery` knows from before a
-    crash.
+    """Return the ids of the ready calls whose tasks wait for an answer.
+
+    A task waits if the snapshot has an interrupt of it, or if `recovery` (what a crashed run has stored) has its
+    question.
     """
     waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in recovery.asking}
     # One task per ready call, in order.

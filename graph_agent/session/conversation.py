@@ -119,7 +119,8 @@ async def summarize_conversation(
 def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
     """Return a node that runs a hook.
 
-    The node raises `HookError` if the hook fails, and `NoSummaryError` if the hook ends the run.
+    The node raises `HookError` if the hook fails, and `NoSummaryError("stopped")` if the hook jumps. Errors that belong
+    to the run, such as interrupts, pass unchanged.
     """
 
     async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:

@@ -45,13 +45,14 @@ Recent = dict[str, str]
 async def find_recent(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
 ) -> CheckpointTuple | None:
-    """Return the newest checkpoint of an earlier input; None if the input is not among the recent ones of the session.
+    """Return the newest checkpoint of an earlier input, found by the list of recent inputs in the newest checkpoint.
 
-    For checkpointers without an index of inputs.
+    If the newest checkpoint has no such list, all checkpoints of the session are read. For checkpointers without an
+    index of inputs. None if the input is not among the recent ones, or its checkpoint is not stored any more.
 
     Args:
         saver: The checkpointer.
-        newest: The session's newest checkpoint, which lists the recent inputs.
+        newest: The session's newest checkpoint.
         input_id: Id of the input.
     """
     recent = await _stored(saver, newest)
@@ -65,9 +66,9 @@ async def find_recent(
 async def find_checkpoint(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
 ) -> CheckpointTuple | None:
-    """Return the newest checkpoint of an input; None if there is none.
+    """Return the newest checkpoint of an input: `newest` itself if it belongs to the input; None if there is none.
 
-    The checkpointer's index of inputs is used if it has one.
+    Otherwise it is found by the checkpointer's index of inputs, or by `find_recent` if the checkpointer has none.
 
     Args:
         saver: The checkpointer.
@@ -87,8 +88,9 @@ async def inputs_before(
 ) -> Mapping[str, str] | str | None:
     """Return what the checkpoints of a run store about the session's earlier inputs, under `RECENT_INPUTS`.
 
-    It is a mapping of at most `MOST_INPUTS` inputs, hash of an input id → checkpoint id. If the newest checkpoint
-    belongs to the same input, it is the id of the checkpoint that stores the mapping. None to store nothing.
+    It is a mapping of at most `MOST_INPUTS` inputs, hash of an input id → id of its last checkpoint, oldest first. If
+    the newest checkpoint belongs to the same input or to none with an id, it is the id of the checkpoint that stores
+    the mapping. None, to store nothing, if this input has no id and the newest checkpoint stores nothing.
 
     Args:
         saver: The checkpointer.
@@ -112,8 +114,9 @@ async def inputs_before(
 
 
 async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent | None:
-    """Return the recent inputs that are stored for the newest checkpoint, without its own input; None if none are
-    stored.
+    """Return the recent inputs that are stored for the newest checkpoint, without the input that it belongs to.
+
+    If the checkpoint has the id of another one, they are read there. None if none are stored.
     """
     stored = newest.metadata.get(RECENT_INPUTS)
     if isinstance(stored, str):
@@ -123,9 +126,10 @@ async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> R
 
 
 async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent:
-    """Read all checkpoints of the session, and return its recent inputs.
+    """Return the recent inputs of the session, at most `MOST_INPUTS`, from a scan of all its checkpoints.
 
-    Needed if the session's last input had no id.
+    The result maps the hash of an input id to the newest checkpoint of the input, oldest first. Inputs without an id
+    are left out.
     """
     found: Recent = {}
 
@@ -157,10 +161,10 @@ _LISTS = ("messages", "events")
 
 
 def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
-    """Return the state at the end of an input whose checkpoints were pruned, from what remains in the namespace
-    `ANSWERS`.
+    """Return the state at the end of an input whose checkpoints were pruned.
 
-    It has only the messages and events of that input, and no tasks.
+    `answer` is what remains of it in the namespace `ANSWERS`. The state has only the messages and events of that input,
+    and no tasks.
     """
     at, stored = answer.config["configurable"], answer.checkpoint["channel_values"]
     values = {name: getattr(value, "value", value) if name in _LISTS else value for name, value in stored.items()}
@@ -275,13 +279,11 @@ class InputDeduplicator:
     thread_id: str
 
     async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
-        """Return `given` if it must be run, or None to resume an input without a result.
+        """Return `given` if it must be run, or None to resume an input that is unfinished.
 
-        Must be called while the session is locked. An input whose id is new, or whose answer a delegate has refused, is
-        run.
-
-        A new answer is recorded in the database. If some of the questions that an answer addresses have their answers
-        already, these are left out.
+        Must be called while the session is locked. An input with a new id is run, and so is an answer that corrects one
+        that a delegate has refused. A new answer is recorded in the database. Of an answer to several questions, those
+        that are already answered are left out.
 
         Args:
             given: The input: a state update, or a `Command` for an answer.
@@ -312,14 +314,16 @@ class InputDeduplicator:
         return given
 
     async def admit_delivery(self, given: Command[Any], delivery: InputId, run: Run) -> Any:
-        """Return the input with which to run the graph for an answer that a server dispatches; None to resume a run
-        that was delivered before.
+        """Return the graph's input for an answer that a server dispatches; None to resume a run that was delivered
+        before.
 
-        A new answer is recorded in the database.
+        A new answer is recorded in the database, and returned. A repeated one that the run has not used yet is
+        returned, too.
 
         Args:
-            given: The answer.
+            given: The answer. If it has no `resume`, or the session does not exist, it is returned unchanged.
             delivery: Id of the server's run, with the digest of the answer.
+            run: The run that will use the answer.
 
         Raises:
             InputStoredError: The answer was used already, and the run waits for another one.
@@ -393,8 +397,10 @@ class InputDeduplicator:
         return input_id_in(continued.metadata) if continued is not None else None
 
     async def _is_corrected(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
-        """Return whether an answer corrects an earlier one: it has the same id and another content, and a delegate has
-        refused the earlier answer to the same question.
+        """Return whether an answer corrects an earlier one.
+
+        It does if it has the id of the earlier answer and another content, and a delegate has refused the earlier
+        answer to each question that it addresses. False for an input that is no answer.
         """
         stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
         if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
@@ -461,10 +467,10 @@ class InputDeduplicator:
         return None
 
     async def _note_answer(self, given: Command[Any], mark: InputId, newest: CheckpointTuple, run: Run) -> None:
-        """Record an answer at the newest checkpoint: its id, its digest, and how many answers each question that it
-        addresses had before.
+        """Record an answer at the newest checkpoint, before it is used.
 
-        From these numbers, a repetition can tell whether this answer was used.
+        The record has the id and digest of the answer, and how many answers each question that it addresses has
+        received before. By these numbers, `_answered` knows whether a question has used the answer.
         """
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
@@ -493,8 +499,9 @@ class InputDeduplicator:
 
 
 def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:
-    """Return the open interrupts that an answer is for, each with its task: those whose ids are keys of the answer, or
-    all.
+    """Return the open interrupts that an answer is for, each with its task.
+
+    If the answer is a mapping, these are the interrupts whose ids are keys of it; otherwise all open ones.
     """
     return [
         (task, interrupt)

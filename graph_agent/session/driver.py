@@ -197,19 +197,19 @@ class RunDriver:
         return await self._graph.aget_state({"configurable": self._configurable})
 
     async def answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
-        """Check an answer to the session's open interrupts, and return the `Command` that resumes the graph with it;
-        None to resume without an answer.
+        """Check an answer to the session's open interrupts, and return the `Command` that resumes the graph with it.
 
-        Decisions that hold for all later calls are remembered by the session's automatic approval.
+        Decisions that hold for all later calls are also remembered by the session's automatic approval.
 
         Args:
-            answer: The answer; None after a crash.
+            answer: The answer. None, to resume without one after a crash, returns None.
             decided_by: Name of the reviewer, for the history; None for `user`.
             mark: The id and digest of the answer; None if it has no id. None is also returned for an answer whose id
                 the session has received already, if it fits no open interrupt.
 
         Raises:
             InputError: There is nothing to resume, or the answer does not fit the open interrupts.
+            InputConflictError: The id belongs to a different answer.
         """
         # Imported here: only answers need it.
         from graph_agent.session.interrupts import ALREADY_DECIDED, answers_by_id, checked_answers, is_decided
@@ -236,7 +236,7 @@ class RunDriver:
             return None
 
     async def run(self, given: Any, options: RunOptions, mark: InputId | None = None) -> RunResult:
-        """Run an input and the follow-ups that are queued at its end; return the result of the input, with theirs in
+        """Run an input, then the follow-ups that are queued; return the result of the input, with theirs in
         `follow_ups`.
 
         The arguments and errors are those of `parts`. An error of a follow-up is logged, and not raised; follow-ups
@@ -254,8 +254,10 @@ class RunDriver:
         return replace(results[0], follow_ups=tuple(results[1:]))
 
     async def run_follow_ups(self, options: RunOptions) -> list[RunResult]:
-        """Run the queued follow-ups, and return their results in order; empty if none is queued, or the session is
-        running.
+        """Run the queued follow-ups, and return their results in order; empty if none is queued.
+
+        A follow-up that another run takes first has no result. Raises the errors of `parts` for a follow-up, and
+        `InputError` within a run of this session.
         """
         refuse_within(self.id)
         if (note := await self.next_after(None, options.control)) is None:
@@ -330,8 +332,10 @@ class RunDriver:
     async def _automatic_answers(
         self, asked: Sequence[Interrupt], run: InputRun, options: RunOptions
     ) -> dict[str, Any] | None:
-        """Return answers to the open interrupts of a run, interrupt id → answer, by a callback or earlier decisions;
-        None if a reviewer is needed.
+        """Return answers to the open interrupts of a run, interrupt id → answer; None if a reviewer is needed.
+
+        They come from the callback in `options`, or from decisions that hold for later calls. Decisions that were
+        revoked in the meantime, also by another process, are forgotten first.
         """
         if (approval := self._approval) is None:
             return None
@@ -440,11 +444,11 @@ class RunDriver:
                     raise
 
     def _sources(self, run: InputRun, options: RunOptions) -> tuple[Sequence[StreamMode], ReplyBuffer | None]:
-        """Return LangGraph's stream modes from which the parts of a run are made, and the buffer that receives the text
-        of its replies.
+        """Return LangGraph's stream modes that make the parts of a run, and the buffer for the text of its replies.
 
-        If no parts are wanted, they are empty and None. Graphs of other packages have no buffer, because LangGraph
-        streams their text.
+        Empty and None if no parts are wanted. The buffer is also None for graphs of other packages, whose text
+        LangGraph streams, and if neither text nor reasoning is wanted. Otherwise the handle of `run` is set to forward
+        text to the buffer and to report early events.
         """
         output = options.output
         if output is None and options.readership is None:
@@ -464,11 +468,11 @@ class RunDriver:
         return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies
 
     async def _wait_for(self, mark: InputId) -> bool:
-        """Wait until the run of an input has ended, in whichever process it is.
+        """Wait until the run of an input has ended, in whichever process it is; return True if it has ended or is not
+        found.
 
-        Return False if the session runs another input, or if no run of this input is seen within `_BEGINNING_S`.
-
-        Raises `InputConflictError` if the session runs a different input with the same id.
+        False if the session runs another input, or if another process runs it and no checkpoint of this input appears
+        within `_BEGINNING_S`. Raises `InputConflictError` if the session runs a different input with the same id.
         """
         begun, saver = time.monotonic(), cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
         while True:
@@ -488,7 +492,8 @@ class RunDriver:
     async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
         """Return the follow-up to run after an input; None if there is none.
 
-        None also if the inbox cannot be read within seconds, or the run's Store did not answer, which is logged.
+        None also if the inbox cannot be read within some seconds, or if the Store did not answer during the run. Both
+        are logged. A follow-up stays queued then.
 
         Args:
             run: The run of the input, if this program ran it; None if another one did.

@@ -41,7 +41,8 @@ NO_EARLY_WORK = EarlyWork()
 def early_work_of(events: Iterable[Mapping[str, Any]]) -> EarlyWork:
     """Return the sums over the events of a session, or of one of its inputs; all are 0 without early work.
 
-    The saved seconds of a plan are how much earlier its last call ended than it would have without early work.
+    `saved_s` is the sum over all plans of how much earlier the last call of the plan ended than it would have without
+    early work; the others are sums of the counts that events have under `early`.
     """
     started = used = 0
     saved_s = wasted_s = cost = 0.0

@@ -121,10 +121,19 @@ async def give_title(
 async def store_note(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, note: ControlMessage
 ) -> None:
-    """Store a note in the agent's Store; without one in the Store of the checkpointer's database; without one in this
-    process's memory. In a database, a run of this process gets the note at once.
+    """Store a note for a session: in `store` if given, else in the checkpointer's database, else in this process's
+    memory.
 
-    Raises `ConfigError` if other processes use the database, and it has no place for notes.
+    In a database, a run of the session in this process receives the note at once.
+
+    Args:
+        saver: The checkpointer of the session.
+        store: The agent's Store; None if it has none.
+        session_id: Id of the session.
+        note: The note.
+
+    Raises:
+        ConfigError: There is no Store, other processes use the checkpointer's database, and it has no place for notes.
     """
     address: str | None = getattr(saver, "address", None)
     if store is not None:
@@ -150,12 +159,20 @@ async def _find(
     history: Mapping[str, Sequence[Any]],
     answer: str | int | None,
 ) -> dict[str, Any]:
-    """Return the fields that identify an answer in a `feedback` event: `answer` (its `seq`), and `message_id` or
-    `input_id` if it was named by an id.
+    """Return the fields that identify an answer in a `feedback` event: `answer`, which is its index among the events.
 
-    An id is looked up among messages, then as an id that an API returned, then among inputs.
+    If the answer was named by an id, the fields also have this id as `message_id` or `input_id`. An id is looked up
+    among messages, then as an id that an API returned, then among inputs.
 
-    Raises `InputError` if the session has no such answer.
+    Args:
+        saver: The checkpointer.
+        session_id: Id of the session.
+        newest: The newest checkpoint; None if the session does not exist.
+        history: The messages and events of the session; empty if it does not exist.
+        answer: Index of the answer's event, or an id; None for the newest answer.
+
+    Raises:
+        InputError: The session has no such answer.
     """
     events: Sequence[StoredEvent] = history.get("events", ())
     answers = [at for at, entry in enumerate(events) if entry["type"] == "agent_response"]
@@ -184,7 +201,8 @@ def _by_returned(
 ) -> int | None:
     """Return the index in `events` of the answer that an API returned with the id `returned`; None if there is none.
 
-    The id contains that of the user's message. None also if the history has lost this message.
+    The id contains that of the user's message; the first answer after this message that is found is returned. None also
+    if the history has lost the message.
     """
     found = _RETURNED.fullmatch(returned)
     begin = next((at for at, each in enumerate(messages) if found and each.id == found[1]), None)

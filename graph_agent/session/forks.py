@@ -52,8 +52,8 @@ async def left_out_calls(
 ) -> list[LeftOut]:
     """Return the calls after an event of a session that succeeded or may have taken effect, oldest first.
 
-    Calls that only read are included, because the history does not state the effect of a tool. Empty for a session that
-    does not exist.
+    Calls that only read are included, because the history does not state the effect of a tool. A call without a result
+    counts as one that may have taken effect. Empty for a session that does not exist.
 
     Args:
         saver: The checkpointer of the session.
@@ -75,6 +75,9 @@ async def fork_session(
     by: str | None = None,
 ) -> list[LeftOut]:
     """Copy a session up to an event to a new session, and record in the copy which calls it leaves out.
+
+    The record is a note with a `fork` event for the first step of the new session. If the session is a fork itself, and
+    its own `fork` event comes after `seq`, the record also has the calls in that event.
 
     Args:
         saver: The checkpointer of both sessions.
@@ -156,7 +159,10 @@ def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> Checkpoin
 async def _events_after(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, seq: int
 ) -> Sequence[StoredEvent]:
-    """Return the events of a session after the event `seq`, with those that no superstep has stored yet."""
+    """Return the events of a session after the event with the index `seq`; empty if there is no such session.
+
+    Events that no superstep has stored yet are included.
+    """
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     if newest is None:
         return ()
@@ -165,7 +171,12 @@ async def _events_after(
 
 
 def _ran(events: Sequence[StoredEvent]) -> list[LeftOut]:
-    """Return the calls among events that succeeded or may have taken effect, in the order in which they began."""
+    """Return the calls among events that succeeded or may have taken effect, in the order in which they began.
+
+    `unknown` is the status of a call that timed out and may have taken effect, of one whose outcome is unknown, and of
+    one without a result. Calls that were refused or failed are left out. The arguments are those as a person edited
+    them.
+    """
     outcomes: dict[str, Literal["success", "unknown"] | None] = {}
     for entry in events:
         if entry["type"] in ("tool_result", "delegation_response"):

@@ -134,14 +134,17 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
         return ClosingStream(driver.parts(graph_input(self, given, state), options), readership)
 
     def _driver(self, instead: str, on_approval: OnApproval | None) -> RunDriver:
-        """Return the driver of one run without a session. With a callback, the run is kept in memory, so that it can be
-        resumed.
+        """Return the driver of one run without a session, under a new random session id.
 
-        Raises `InputError` if the agent has a checkpointer.
+        With a callback, the checkpoints of the run are kept in memory, so that it can be resumed with a decision;
+        without one, nothing is stored.
 
         Args:
             instead: Method of `Session` that the error recommends.
             on_approval: Decides on calls that wait for approval; None if nothing decides.
+
+        Raises:
+            InputError: The agent has a checkpointer.
         """
         from graph_agent.session.driver import RunDriver
         from graph_agent.session.interrupts import AutoApproval

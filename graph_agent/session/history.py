@@ -190,7 +190,10 @@ class EventReader:
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once for `read`, update `count` and `pending`; raise `CheckpointRemovedError` if pruned meanwhile."""
+        """Read once for `read`: return the new events (None without a session), and set `count` and `pending`.
+
+        Raises `CheckpointRemovedError` if the session is pruned meanwhile.
+        """
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None

@@ -97,15 +97,17 @@ def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
 def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
     """Return the conditional edge after `plan` for an agent with hooks around the model.
 
-    It leads to the ready calls, to the approval of calls, to the model or the review of its reply, or to the end.
+    It leads to the approval of calls if the plan waits for one, else to the ready calls if there are any, else to the
+    node of the route that `plan` has chosen: the hooks before the model, the review of the reply, or the end.
     """
     targets = {"agent": hooks.start, "model": hooks.entry, "review": hooks.review, "exit": hooks.exit}
 
     async def after_plan(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | str:
         """Return the ready calls as tasks; without any, the node of the route that `plan` has stored in the loop state.
 
-        Records in the run whether it answers now. After an edit of the state, returns the remaining calls, or
-        `finalize`.
+        If calls await approval, their tasks of the node `approve` are returned instead. Sets `answering` of the run,
+        which is True if its next node ends the input. Without a run, after an edit of the state, returns the remaining
+        calls, or `finalize`.
         """
         # `update_state` runs this edge as well, without a run and without what it knows.
         if not is_running(config):

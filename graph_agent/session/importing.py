@@ -168,11 +168,11 @@ Moved = Mapping[tuple[str, str], Sequence[tuple[str, str, bytes]]]
 async def _chosen(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, *, all_checkpoints: bool
 ) -> tuple[Mapping[str, Trim], Moved]:
-    """Return which checkpoints of a session are exported, by namespace, and which writes of other checkpoints they
-    receive.
+    """Return the checkpoints to export, namespace → `Trim`, and the writes that they receive from those left out.
 
     All checkpoints are exported if `all_checkpoints` is set or `prune` would remove none; otherwise those that `prune`
-    would keep. They receive those writes of the others that the values of their channels need.
+    would keep. They receive those writes of the others that the values of their channels need. Raises
+    `UnreadableCheckpointError` for an encrypted checkpoint, or one of a newer version.
     """
     plan = None if all_checkpoints else await plan_session(tables, saver, session_id)
     if plan is not None:
@@ -315,7 +315,7 @@ async def import_session(
 def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterable[_Checkpoint]) -> None:
     """Store checkpoints under a session's id. If the checkpointer is in memory, also read the newest one, as a check.
 
-    Raises `InputError` if the checkpoints do not fit together.
+    Raises `InputError` if a checkpoint has no valid form, so that it cannot be stored or read.
     """
     try:
         for each in checkpoints:
@@ -339,8 +339,9 @@ async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) 
 
 
 async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
-    """Return the ids of the sessions of a session's own background tasks, from its events; empty if the history is
-    damaged.
+    """Return the ids of the sessions of a session's own background tasks, from its events, without duplicates.
+
+    Empty if there is no such session, or its history is damaged. Only ids that begin with `<session_id>:` are returned.
     """
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     try:
@@ -354,10 +355,10 @@ async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list
 
 @asynccontextmanager
 async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[list[str]]:
-    """Lock a session and the sessions of its background tasks within the context, and yield their ids in the order in
-    which to remove them.
+    """Lock a session and the sessions of its background tasks within the context, and yield their ids.
 
-    Raises `SessionBusyError` if a run of one of them is in progress.
+    The ids are in the order in which to remove the sessions: a session that began others comes after them. Raises
+    `SessionBusyError` if a run of one of them is in progress.
     """
     async with AsyncExitStack() as locks:
         found = [session_id]
@@ -432,9 +433,9 @@ def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:
 
 
 def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Line]]:
-    """Yield each line that is not blank, parsed, with its number.
+    """Yield each line that is not blank, parsed, with its number, which is counted from 1 and includes blank lines.
 
-    Raises `InputError` if one is not a JSON object with a `type`.
+    Raises `InputError` at a line that is no JSON object with a text as its `type`.
     """
     for number, text in enumerate(lines, 1):
         if not text.strip():

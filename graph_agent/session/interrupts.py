@@ -105,9 +105,9 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
 
 
 def answer_content(answer: Any) -> Any:
-    """Return what identifies an answer that is repeated: its values without interrupt ids.
+    """Return what identifies an answer that is repeated: a list of its values, without interrupt ids.
 
-    A text is returned as the input with that text.
+    A single text is returned as the graph's input with that text, because such an answer may be repeated as an input.
     """
     # A client that repeats an answer after a crash may not know any more which question it belongs to.
     values = list(answer.values()) if is_by_id(answer) else [answer]
@@ -139,8 +139,9 @@ def not_open(unknown: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _named(interrupt: Interrupt) -> str:
-    """Return the names of the calls that an interrupt is about, without their arguments; `a question` if it is about no
-    call.
+    """Return the names of the calls of an approval request, joined by commas; for any other interrupt, its own `name`.
+
+    Arguments are not included. `a question` for an interrupt without a name.
     """
     if (request := request_of(interrupt)) is not None:
         return ", ".join(visible(call["name"]) for call in calls_of_request(request))
@@ -274,11 +275,12 @@ class AutoApproval:
                 self._always.pop(kind, None)
 
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
-        """Return answers to open interrupts, interrupt id → decisions; None if a reviewer must answer one of them, or
-        none is open.
+        """Return answers to open interrupts, interrupt id → decisions; None if a reviewer must answer any of them.
 
-        A standing approval is used before the callback, if it covers the call. A request that has refused an answer,
-        and an interrupt that is no approval request, need a reviewer.
+        Each call is decided by a standing approval, if one covers it, else by the callback; without a callback, a
+        reviewer is needed. A request that has refused an answer, and an interrupt that is no approval request, need a
+        reviewer, too. None also if no interrupt is open. Decisions of the callback before one that needs a reviewer are
+        discarded.
 
         Args:
             asked: The open interrupts.
@@ -308,8 +310,9 @@ class AutoApproval:
 async def standing_answers(
     state: StateSnapshot, noted: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
 ) -> dict[str, Any] | None:
-    """Return answers to the open interrupts of a session, interrupt id → decisions, by earlier `approve(always=True)`;
-    None unless these cover all calls.
+    """Return answers to the open interrupts of a session by earlier `approve(always=True)`, interrupt id → decisions.
+
+    None if no interrupt is open, or if these approvals, without the revoked ones, do not cover all calls.
 
     Args:
         state: The state of the session.

@@ -28,9 +28,10 @@ instead.
 
 
 def status_at(newest: CheckpointTuple) -> SessionStatus:
-    """Return the status of a session at its newest checkpoint, `RUNNING` while a task is pending.
+    """Return the status that a session's newest checkpoint stores; `RUNNING` while a task is pending, whatever is
+    stored.
 
-    `CREATED` if no status is stored, or the thread is of another graph.
+    `CREATED` if no status is stored, or the stored one is unknown, as in a thread of another graph.
     """
     if has_tasks(newest.checkpoint):
         return SessionStatus.RUNNING
@@ -40,10 +41,11 @@ def status_at(newest: CheckpointTuple) -> SessionStatus:
 
 
 async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[StoredEvent] | None:
-    """Return the events after a session's newest checkpoint; None if a task has overwritten the whole history.
+    """Return the events after a session's newest checkpoint, whether they are stored already or `plan` will store them.
 
-    They are events of calls whose wave (the calls of one plan) still runs or waits, or the first events of an input
-    whose first plan is not stored.
+    They are those of calls that have ended while others of their wave (the calls of one plan) run or wait; or, if there
+    are none, the first events of an input whose first plan is not stored. Empty if there are neither. None if a task
+    has overwritten the whole history.
     """
     writes = [value for _, channel, value in newest.pending_writes or [] if channel == "events"]
     if not all(isinstance(each, list) for each in writes):
@@ -73,7 +75,10 @@ def is_feedback(pending: Sequence[StoredEvent]) -> bool:
 
 
 def begun_events(state: StateSnapshot) -> list[StoredEvent]:
-    """Return the first events of an input whose first plan is not stored yet; empty for any other state."""
+    """Return the first events of an input whose first plan is not stored yet; empty for any other state.
+
+    They are made from the state's messages, in the form in which `plan` will store them.
+    """
     is_first = any(task.name in (_START, _FIRST) for task in state.tasks)
     if not is_first or not _is_agents(state.metadata or {}, state.values):
         return []
@@ -95,8 +100,10 @@ def _is_agents(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts: str) -> list[StoredEvent]:
-    """Return the events that `plan` will store first for an input: its user messages and the change of status to
-    `RUNNING`, without warnings. Empty if the checkpoint is the end of a wave.
+    """Return the events that `plan` will store first for an input, without warnings.
+
+    They are its user messages, and the change of status to `RUNNING` unless that is the status already. Empty if the
+    checkpoint is the end of a wave.
 
     Args:
         messages: The conversation, with the input's own messages.
@@ -119,8 +126,9 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
 
 
 async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage]:
-    """Return the conversation at a checkpoint, with the input's own messages. Messages before the agent's last one may
-    be missing.
+    """Return the conversation at a checkpoint, followed by the messages of an input that it has received.
+
+    Messages before the agent's last one may be missing, because reading stops there if it can.
     """
     from langchain_core.messages import convert_to_messages
 

@@ -67,11 +67,12 @@ class ReplyBuffer:
         """Set when the consumer reads text, and cleared by a node that waits for that."""
 
     async def add_text(self, text: str, message_id: str | None) -> None:
-        """Add a piece of a reply's text, and wake the consumer, at once or at the next delivery. Must be called in the
-        task of a node.
+        """Add a piece of a reply's text, and wake the consumer: at once for the first text of a message, else after
+        `every_s`.
 
-        Waits while the buffer has `MOST_UNREAD` characters or more. On the event loop of another thread, on which
-        LangChain runs callbacks of a blocking model, it does not wait.
+        If the consumer is to be woken already, nothing more is written. Waits while the buffer has `MOST_UNREAD`
+        characters or more, but not on the event loop of another thread, on which LangChain runs callbacks of a blocking
+        model. Must be called in the task of a node.
 
         Args:
             text: The piece.
@@ -100,9 +101,11 @@ class ReplyBuffer:
         await self.add_text(text, key)
 
     def _announce(self, *, is_new: bool) -> None:
-        """Write the entry for unread text to the stream now, or set the timer that does.
+        """Write the entry for unread text to the stream now, or set a timer that writes it when the interval has
+        passed.
 
-        The first text of a message is written now.
+        It is written now for the first text of a message, for `MOST_UNREAD` characters, and after the interval. A timer
+        that is set already is kept.
         """
         loop = asyncio.get_running_loop()
         self._writer = self._writer or custom_writer(loop)
@@ -122,7 +125,11 @@ class ReplyBuffer:
         self._writer(_NEW_TEXT)
 
     def take_before(self, mode: str, payload: object) -> list[Token | Reasoning]:
-        """Return the unread text that must come before the parts of a chunk of LangGraph's stream."""
+        """Return the unread text that must come before the parts of a chunk of LangGraph's stream, and remove it.
+
+        For the entry of this buffer, it is the text up to the beginning of the next entry's. For another chunk it is
+        all text, except that a chunk of the mode `custom` takes none while an entry of this buffer is on the stream.
+        """
         if isinstance(payload, NewText):
             self._written -= 1
             return self.take(self._begins[0] if self._begins else None)

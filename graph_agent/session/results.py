@@ -192,7 +192,7 @@ class RunResult(Generic[ResponseT]):
         return f"RunResult({', '.join(f'{name}={reprlib.repr(value)}' for name, value in self._shown())})"
 
     def _repr_html_(self) -> str:
-        """Return the tables of the result and its calls for a notebook, as HTML."""
+        """Return the tables of the result and of its calls, if any, for a notebook, as HTML."""
         calls = [
             (call.name, reprlib.repr(call.arguments), call.status or "unfinished", reprlib.repr(call.result))
             for call in self.calls
@@ -236,10 +236,9 @@ def is_refusal(events: Sequence[StoredEvent]) -> bool:
 
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
-    """Return the result of a session's newest input, read from the session's state.
+    """Return the result of a session's newest input, read from the session's state; `RUNNING` while a task is pending.
 
-    If the input's first plan is not stored yet, the status is `RUNNING`, and fields of the input before it are not
-    used.
+    If the input's first plan is not stored yet, fields of the input before it are not used.
 
     Args:
         state: The state of the session.
@@ -382,7 +381,8 @@ def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any
 def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
     """Return the calls of an input with arguments, outcome and duration, in the order planned.
 
-    `messages` are those of the session, which have the arguments of calls that did not start.
+    The arguments are those of the event with which a call began (for a delegation, `{"task": …}`), else those in
+    `messages`, the session's messages. The duration is None for a call that did not run, or whose end is unknown.
     """
     planned = planned_arguments(since_input(messages))
     found: list[RunCall] = []

@@ -22,7 +22,10 @@ ApprovalKey: TypeAlias = tuple[str, str]
 
 
 def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[ApprovalKey, str | None]:
-    """Return the kinds of calls that are always approved → who approved them; None for an approval that was revoked.
+    """Return the kinds of calls that were ever always approved → who approved them; None for one that was revoked
+    since.
+
+    A kind is a pair of the delegate's name (empty for the agent itself) and the name of the calls.
 
     Args:
         events: The events of a session in order, with those that no run has taken into the history yet.
@@ -38,17 +41,21 @@ def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[ApprovalKey,
 async def revoke_standing_approval(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, kind: ApprovalKey, by: str | None
 ) -> None:
-    """Store the revocation of an approval that holds for all calls of a kind.
+    """Store a note that revokes an approval which holds for all calls of a kind.
 
-    The next step of a run takes the note in. The errors are those of `Session.revoke_approval`.
+    The next step of a run takes the note into the history.
 
     Args:
         saver: The checkpointer of the session.
         store: The Store of the agent; None for the one in the checkpointer's database or, without one, this process's
             memory.
         session_id: Id of the session.
-        kind: The kind of calls.
+        kind: The delegate's name (empty for the agent itself) and the name of the calls.
         by: Name of the person; None for `user`.
+
+    Raises:
+        InputError: The session has no such approval, or it was revoked before.
+        ConfigError: There is neither a Store nor a database that can keep the note.
     """
     from graph_agent.session.feedback import person_of, store_note
     from graph_agent.session.importing import read_history

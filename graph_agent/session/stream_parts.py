@@ -70,6 +70,8 @@ async def parts_of_run(
 ) -> StreamParts:
     """Return the converter for the chunks of a run, which numbers events from the end of the session's history.
 
+    The history is read only if the run resumes an input, or the newest checkpoint does not record its length.
+
     Args:
         graph: The compiled graph, whose newest checkpoint is read.
         session_id: Id of the session.
@@ -95,8 +97,9 @@ async def parts_of_run(
 
 
 def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
-    """Yield the parts of an input that has its result, from the state at its end: the events with the parts that follow
-    from them, then the answer as one `Token`.
+    """Yield the parts of an input that has its result, from the state at its end.
+
+    They are its events, each with the parts that follow from it, then the answer as one `Token`, unless it is empty.
     """
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
@@ -191,8 +194,9 @@ class StreamParts:
         yield from self._placed(self._order.rest())
 
     def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[RunPart]:
-        """Return the parts of a message chunk of LangGraph's stream: its text, if it may be the answer; otherwise
-        nothing.
+        """Return the parts of a message chunk of LangGraph's stream; empty unless it has text that may be the answer.
+
+        Such a chunk is a message of a model; for an agent of this package, it comes from a node that answers.
         """
         answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
         # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
@@ -214,9 +218,10 @@ class StreamParts:
         return parts
 
     def _commentary(self, plan: str = "") -> list[RunPart]:
-        """Return the part that marks the newest message as commentary, and forget the message.
+        """Return the parts that mark the newest streamed message as commentary, and forget this message.
 
-        If its calls have a plan, the text of the plan is used.
+        `plan` is the text of the plan whose calls follow. If it begins with the streamed text, one part has the whole
+        of `plan`; otherwise the streamed text and `plan` are a part each, without the empty ones.
         """
         message_id, pieces = self._streamed.popitem() if self._streamed else ("", [])
         self._is_replaced = False
@@ -262,8 +267,10 @@ class StreamParts:
         return self._added([*early.events[before:]], is_early=True)
 
     def _added(self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False) -> Iterator[RunPart]:
-        """Yield the parts of new events whose index in the history is final. For a result that must wait for its index,
-        yield at once that the call has ended.
+        """Yield the parts of new events whose index in the history is final.
+
+        For a result that must wait for its index, because a call before it has not ended, yields at once the state of
+        its call.
         """
         placed = self._order.add(events) if self._in_order else self._order.number(events)
         for event in events if self._in_order else ():
@@ -276,8 +283,11 @@ class StreamParts:
     def _placed(
         self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
     ) -> Iterator[RunPart]:
-        """Yield the parts of events whose index is final: the event itself, then a new state of its call, or a change
-        of the streamed text. If the end of a call was reported early, its result gets no second state.
+        """Yield the parts of events whose index is final: `EventAdded`, then the parts that follow from the event.
+
+        These are the state of a call that begins or ends, unless its end was reported early, and the commentary of a
+        plan with calls. The end of an answer that was not streamed precedes its event. A warning with `commentary`
+        marks the streamed text that it equals as replaced.
 
         Args:
             events: The events, each with its index in the history.
@@ -389,8 +399,8 @@ def is_event(value: Any) -> bool:
 
 
 def _parts_of(event: StoredEvent) -> list[RunPart]:
-    """Return the part that reports that a call is about to run; empty for other events, and for a call that is
-    refused.
+    """Return the part that reports that a call is about to run, in a list; empty for other events and for refused
+    calls.
     """
     match event["type"]:
         case "tool_call" | "delegation_request" if "refused" in event:

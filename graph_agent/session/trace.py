@@ -516,7 +516,7 @@ _FAILED = ("error", "unknown")
 
 
 def session_svg(roots: Sequence[Span]) -> str:
-    """Draw the 20 newest inputs as SVG text, oldest first, each with its own time axis; without any, a note.
+    """Draw the 20 newest inputs as SVG text, oldest first, each on its own time axis; without any, "No input yet."
 
     Args:
         roots: The spans of all inputs, oldest first.
@@ -538,10 +538,7 @@ def session_svg(roots: Sequence[Span]) -> str:
 
 
 def _rows(spans: Sequence[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:
-    """Yield each span with its depth.
-
-    The model call of a plan is left out if it is the only one, because it is as long as the plan.
-    """
+    """Yield each span with its depth. The model call of a plan is left out if it is the only one."""
     for span in spans:
         yield depth, span
         # A plan is as long as its model call, if there is only one.
@@ -568,7 +565,8 @@ def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
 def _label(span: Span) -> str:
     """Return the text that names a span, such as `plan 2 gpt-4o`, `person: book` or `✗ search`.
 
-    `?` marks a call with an unknown outcome, `–` one that has no result or was not run.
+    The sign before a call is `✗` for an error, `?` for an unknown outcome, none for a success, and `–` for anything
+    else.
     """
     if span.kind == "wait":
         return "interrupted" if span.status == "interrupted" else f"person: {span.name}"
