@@ -138,10 +138,10 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     cache = _LazyCache()
 
     def check(found: CheckpointTuple | None, *, parts: Any = True) -> CheckpointTuple | None:
-        """Check a checkpoint, remember its parent and lengths, and return it with present names.
+        """Check a checkpoint, remember its parent and lengths, and return it with present names of channels and keys.
 
-        Returns None if the saver found none, and, without `parts`, for a checkpoint that only holds a part of a
-        history. Raises `NewerFormatError` or `DamagedSessionError`.
+        None if `found` is None, or, unless `parts` is true, if the checkpoint only holds a part of a history. Raises
+        `NewerFormatError` or `DamagedSessionError`.
         """
         if found is None or (not parts and JOINED in found.metadata):
             return None
@@ -335,10 +335,10 @@ class _Page:
         return is_shown
 
     def next(self) -> _Page | None:
-        """Return the request for the checkpoints that the limit still permits; None if there is no limit, or nothing is
-        left.
+        """Return the request for the checkpoints that the limit still permits; None if the list is complete.
 
-        Also None for a list of all threads, which is not continued.
+        It is complete without a limit, if fewer were listed than the limit, or if all of them are shown. None also for
+        a list of all threads, which is not continued.
         """
         limit = self.options.get("limit")
         if limit is None or self._listed < limit or self._shown == limit or self._config is None:
@@ -417,10 +417,10 @@ def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -
 
 
 def upgraded(found: CheckpointTuple) -> CheckpointTuple:
-    """Return a checkpoint with the present names of channels and of the loop state's keys; the same object if none is
-    old.
+    """Return a checkpoint in which old names of channels and of keys of the loop state are replaced by the present
+    ones.
 
-    Its pending writes are renamed, too.
+    Its pending writes are renamed, too. If no name is old, the same object is returned.
     """
     # For checkpoints of every format: PostgreSQL stores the value of a channel once until it changes, so that a
     # checkpoint of this version may have a value of an older one.

@@ -224,10 +224,10 @@ class HistoryCache:
             return self._restore(known, borrower)
 
     def _restore(self, known: KnownHistory, borrower: Run | None) -> History:
-        """Unpickle the kept chunks that are not lent, append the newer writes, and keep the result under the checkpoint
-        that is read.
+        """Return the whole history at the checkpoint that is read, and keep it under this checkpoint.
 
-        Only the last chunk that is not full, and the newer writes, are pickled again.
+        It has the kept entries, followed by the newer writes. Entries come from a loan that the borrower may use, else
+        from unpickled chunks. Only the newer writes, and the last chunk that is not full, are pickled again.
         """
         lent = self._lent(known.at, known.kept, borrower)
         extended: dict[str, _Channel] = {}
@@ -263,9 +263,9 @@ class HistoryCache:
         return history
 
     def _lent(self, at: _Checkpoint, kept: _Kept, borrower: Run | None) -> dict[str, Loan]:
-        """Return channel → loan that the borrower may use: nothing uses it, and its entries are unchanged.
+        """Return channel → loan that the borrower may use: one that no other run uses, and whose entries are unchanged.
 
-        Sets the borrower's `stored`.
+        Sets the borrower's `stored`, and makes the borrower the holder of these loans. Empty if the borrower is None.
         """
         if borrower is None:
             return {}

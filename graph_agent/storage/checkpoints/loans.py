@@ -71,9 +71,9 @@ class Loan:
         return cls(name, new, copies, holder)
 
     def claim(self, borrower: Run) -> bool:
-        """Lend the entries to another run, and return True; False while a run that has not ended uses them.
+        """Lend the entries to another run, and return True; False, without a change, while the last borrower uses them.
 
-        Callers must hold a lock.
+        A borrower uses them until its `stored` is None, or it does not exist any more. Callers must hold a lock.
         """
         before = self._borrower()
         if before is not None and before.stored is not None:

@@ -32,9 +32,9 @@ from graph_agent.storage.checkpoints.format import with_format
 def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     """Return the checkpoint namespaces in which a new checkpoint might get a lower id than an existing one.
 
-    Loading a checkpoint makes all later ids of the process higher. A run does not load the newest checkpoint of its own
-    namespace if it starts from an older one, nor those of the outer namespaces if it runs as a node of a graph of
-    another package. `configurable` is that of the run's config. Empty in all other cases.
+    They are the own namespace, if the run starts from an older checkpoint, and all outer namespaces, if it is a node of
+    a graph of another package; a run does not load their newest checkpoints, and only loading one makes all later ids
+    of the process higher. Empty in other cases. `configurable` is that of the run's config.
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []

@@ -38,7 +38,7 @@ def sqlite_notes(connection: sqlite3.Connection, session_id: str) -> list[Contro
 async def postgres_notes(
     pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]], session_id: str
 ) -> list[ControlMessage]:
-    """Return the notes to a session, in the order of sending; empty if the database has no Store.
+    """Return the notes to a session, in the order of sending; empty if the database has no table of the Store.
 
     Raises `psycopg.Error` if the database cannot be read.
     """

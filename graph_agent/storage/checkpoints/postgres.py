@@ -186,7 +186,8 @@ async def open_pool(url: str, size: int) -> AsyncIterator[Pool]:
 async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
     """Check a pooled connection before use; raise `psycopg.Error` if it is dead, so that the pool replaces it.
 
-    A server that ends a connection sends data, so a query is needed only if there is data to read.
+    A connection in pipeline mode is closed, and counts as dead. A query is sent only if there is data to read, because
+    a server that ends a connection sends data.
     """
     if connection.pgconn.pipeline_status:
         # A cancelled transaction has left the mode on, in which several statements at once are an error.
@@ -301,9 +302,10 @@ class SharedPostgresSaver(FencedPostgresSaver):
     ) -> RunnableConfig:
         """Store a checkpoint, and return its config.
 
-        If the run defers its writes, the call returns at once and the checkpoint is committed later, unless the run
-        needs it to be committed. Raises `SessionLostError` if the run has lost the session to another run, or the error
-        of an earlier deferred write of the run.
+        If the run defers its writes, the checkpoint is queued, and the call returns before the commit, unless
+        `DeferredWrites.waits` requires to wait for it. Otherwise the queued writes of the thread are committed first,
+        then the checkpoint is stored. Raises `SessionLostError` if the run has lost the session to another run, or the
+        error of an earlier deferred write of the run.
         """
         deferred = self._deferred(config)
         if deferred is None:
@@ -321,8 +323,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
     ) -> None:
         """Store the writes of a task to the checkpoint in `config`.
 
-        A run that defers its writes commits them later, and the call returns at once. Raises `SessionLostError` if the
-        run has lost the session to another run, or the error of an earlier deferred write of the run.
+        If the run defers its writes, they are queued for commit with a later checkpoint, and the call returns at once.
+        Otherwise the queued writes of the thread are committed first. Raises `SessionLostError` if the run has lost the
+        session to another run, or the error of an earlier deferred write of the run.
         """
         deferred = self._deferred(config)
         if deferred is None:

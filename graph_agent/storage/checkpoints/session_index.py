@@ -111,9 +111,14 @@ async def postgres_threads(pool: Pool, group: str | None, after: str | None, lim
 def _query(
     expression: LiteralString, group: str | None, after: str | None, started: str | None, limit: int | None
 ) -> tuple[LiteralString, dict[str, Any]]:
-    """Return the query of a page of threads and its named parameters, in SQLite's syntax.
+    """Return the query of a page of threads, newest first, and its named parameters, in SQLite's syntax.
 
-    `expression` is the SQL of a thread's group, `started` the id of the first checkpoint of the thread `after`.
+    Args:
+        expression: The SQL of a thread's group.
+        group: The group of the threads, of which only those without a further slash are selected; None for all threads.
+        after: The thread after which the page begins; None for the first page.
+        started: Id of the first checkpoint of the thread `after`; None for the first page.
+        limit: Maximum number of threads; None for no limit.
     """
     query: LiteralString = f"SELECT thread_id FROM checkpoints WHERE {_ROOT}"
     if group is not None:

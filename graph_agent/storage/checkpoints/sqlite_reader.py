@@ -125,8 +125,8 @@ class SqliteReader:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let the statements of the block read the file as it is at the first one, in a transaction that is rolled
-        back.
+        """Read the file in one transaction, which is rolled back: all statements of the block see it as the first one
+        does.
         """
         self._connection.execute("BEGIN")
         try:
@@ -217,10 +217,9 @@ def _config(at: tuple[str, str], checkpoint_id: str) -> RunnableConfig:
 
 
 def _loads(kind: str, stored: bytes) -> Any:
-    """Return a stored value; None for a form that the savers of this package do not write.
+    """Return a stored value; None if its type `kind` is neither `json` nor `msgpack`, which this package never writes.
 
-    `kind` is the stored type, such as `msgpack`. Raises `UnreadableValueError` if msgpack is damaged, and
-    `json.JSONDecodeError` for damaged JSON.
+    Raises `UnreadableValueError` if msgpack is damaged, and `json.JSONDecodeError` for damaged JSON.
     """
     if kind == "json":
         return json.loads(stored)

@@ -269,9 +269,7 @@ class SharedSqliteSaver(SqliteSaver):
     def _recorded_put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, versions: ChannelVersions
     ) -> tuple[RunnableConfig, Callable[[], None], Callable[[], None]]:
-        """Serialize a checkpoint; return its config, the job that stores it, and the function to call after the
-        commit.
-        """
+        """Serialize a checkpoint; return its config, the job that stores it, and a function for after the commit."""
         recorder = SqliteRecorder(self.serde)
         stored = recorder.put(config, checkpoint, metadata, versions)
         job = partial(self._store, config, recorder.statements, checkpoint["id"])
@@ -339,10 +337,10 @@ class SharedSqliteSaver(SqliteSaver):
         return loads, loads and fence is not None and fence.claims
 
     def _load(self, config: RunnableConfig, loads: bool) -> CheckpointTuple | None:
-        """Read a checkpoint on the writer thread; None if it does not exist. If `loads`, also record it as the run's
-        base, and the run as its owner if the run resumes.
+        """Return a checkpoint, or None if it does not exist. Must be called on the writer thread.
 
-        Ids of checkpoints created later in this process are higher than the one returned.
+        If `loads`, the newest checkpoint is also recorded as the base of the run, and a run that resumes from it is
+        stored as its owner. Ids of checkpoints created later in this process are higher than the one returned.
         """
         fence, at = fence_of(config), at_of(config)
         if fence is not None and loads and get_checkpoint_id(config):
@@ -525,7 +523,7 @@ class SharedSqliteStore(AsyncSqliteStore):
         return await await_uninterrupted(self._reads_before_writes(list(ops)))
 
     async def _reads_before_writes(self, ops: list[Op]) -> list[Result]:
-        """Execute the reads, then the writes; return the results in the order of `ops`."""
+        """Execute the reads, then the writes, in two transactions; return the results in the order of `ops`."""
         # In two transactions: SQLite immediately refuses a write in a transaction that has read data which another
         # process has changed since.
         results: list[Result] = [None] * len(ops)

@@ -195,8 +195,9 @@ class Writer:
                     self._thread.start()
 
     def _run_thread(self) -> None:
-        """Run batches of queued jobs until `aclose`, each with the lock held, and report the outcomes after the
-        commit.
+        """Run batches of at most `_MAX_BATCH` queued jobs until `aclose`, and report their outcomes after each commit.
+
+        The lock is held during a batch. Cancelled jobs are skipped (see `_starts`).
         """
         while (first := self._next()) is not None:
             self._urgent.clear()
@@ -218,10 +219,10 @@ class Writer:
             _report(jobs)
 
     def _next(self) -> _Job | None:
-        """Return the next job when its batch is due: at once if a caller waits for one, else after `MAX_DELAY_S`
-        seconds.
+        """Return the next job when its batch is due; None to end the thread.
 
-        Blocks while the queue is empty. Returns None to end the thread.
+        A batch is due at once if a caller waits for one of its jobs, else `MAX_DELAY_S` seconds after its first job.
+        Blocks while the queue is empty.
         """
         if not self._urgent.wait(MAX_DELAY_S) and self._jobs.empty():
             # Idle: the next job wakes the thread. Otherwise a deferred job does not, as it waits for an urgent one.
@@ -349,10 +350,10 @@ def _starts(job: _Job) -> bool:
 
 
 def _report(jobs: list[_Job]) -> None:
-    """Call `committed` of each job that succeeded, and return all outcomes to the callers, with one call per event
-    loop.
+    """Call `committed` of each job that succeeded, and set the outcomes of all jobs in their futures.
 
-    A deferred job has no caller; its group counts it as ended. Callers of a closed loop are skipped.
+    A deferred job has no future; its group counts it as ended. Futures of an event loop are set by one call on that
+    loop; those of a closed loop are skipped.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
     for job in jobs:

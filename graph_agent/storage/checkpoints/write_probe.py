@@ -78,8 +78,8 @@ def check_space(folder: Path) -> None:
 def check_sqlite(file: Path) -> None:
     """Check that an SQLite file has tables and no damaged page, over a new connection with an empty cache.
 
-    Reading stops after `_CHECK_S` seconds; damage behind that point is not found. Raises `sqlite3.DatabaseError` if the
-    file is damaged or has no table, and another `sqlite3.Error` if it does not exist or cannot be read.
+    After `_CHECK_S` seconds the check ends as passed. Raises `sqlite3.DatabaseError` if the file is damaged or has no
+    table, and another `sqlite3.Error` if it does not exist or cannot be read.
     """
     with closing(
         sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, check_same_thread=False)

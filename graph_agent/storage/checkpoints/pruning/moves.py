@@ -59,8 +59,9 @@ def _joined(
     """Return the writes of the checkpoints `ids`, oldest first, and whether they have the `expected` numbers of
     entries.
 
-    `expected` is channel → number of list entries. The stored lists of such a channel are joined to one write, because
-    its reducer adds their entries one by one. Writes to other channels stay apart.
+    `expected` is channel → number of list entries. Consecutive lists of such a channel are joined to one write, because
+    its reducer adds their entries one by one; a value that is no list stays apart, and the second result is then False.
+    Writes to other channels stay apart.
     """
     position = {id_: number for number, id_ in enumerate(ids)}
     counts = dict.fromkeys(expected, 0)

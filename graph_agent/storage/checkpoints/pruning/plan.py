@@ -150,7 +150,11 @@ class Trim:
         return {**{name: value for name, value in metadata.items() if name != INPUT_ID}, JOINED: True}
 
     def reasons(self) -> dict[str, str]:
-        """Return checkpoint id → why it remains, one of the constants of this module, for each remaining checkpoint."""
+        """Return checkpoint id → why it remains, for each remaining checkpoint.
+
+        `HISTORY` for one that only holds history, `FIRST` for the first, and `reason` for the others; if that is
+        `RECENT`, the newest one has `NEWEST`.
+        """
         parts = dict.fromkeys((part.ids[0] for part in self.parts), HISTORY)
         stored = {id_: HISTORY for id_ in self.kept if self.rows[id_].is_part}
         first = {self.first: FIRST} if self.first is not None else {}
@@ -187,8 +191,8 @@ def descendants(rows: Rows, id_: str) -> set[str]:
 def cut_candidates(rows: Rows, since: str) -> list[str]:
     """Return the ids of checkpoints to which a namespace may be trimmed, newest first; empty without a checkpoint.
 
-    They are on the newest branch, before every input with an id of its own that came since the time `since` (ISO 8601,
-    UTC), so that the answer of each of these inputs remains.
+    They are on the newest branch, and not newer than the last checkpoint of any input with an id that has a checkpoint
+    since the time `since` (ISO 8601, UTC), so that the answers to these inputs remain.
     """
     listed = {id_: row for id_, row in rows.items() if not row.is_part}
     if not listed:
@@ -234,11 +238,13 @@ def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
 
 
 def _parts(members: list[tuple[Row, frozenset[str], bool]]) -> list[CheckpointGroup]:
-    """Group checkpoints into parts, of which only the first checkpoint will remain; oldest first. A part begins at a
-    full copy, at a part of an earlier pruning, and when the part before has `PART_BYTES`.
+    """Group checkpoints into parts, of which only the first checkpoint will remain; oldest part first.
 
-    `members` are, newest first, each checkpoint, the channels that it is needed for, and whether it has a full copy of
-    one.
+    A part begins at a full copy, at a part of an earlier pruning, and when the part before has `PART_BYTES`.
+
+    Args:
+        members: Newest first: each checkpoint, the channels that it is needed for, and whether it has a full copy of
+            one.
     """
     parts: list[CheckpointGroup] = []
     for row, channels, is_copy in reversed(members):

@@ -105,7 +105,7 @@ class SessionPlan:
     """Namespace and id of the head of a part → the writes that the part receives."""
 
     async def report(self, tables: Tables) -> PrunedSession:
-        """Return the numbers of checkpoints, writes and bytes that the plan removes, and how many remain for which
+        """Return what the plan removes, in numbers of checkpoints, writes and bytes, and how many remain for which
         reason.
 
         Checkpoints that become parts count as removed, moved writes do not. The session's `tables` are read, and
@@ -127,11 +127,11 @@ class SessionPlan:
         return PrunedSession(self.thread_id, checkpoints, writes, size, remaining, by_number(self._reasons()))
 
     def statements(self, tables: Tables) -> list[Statement]:
-        """Return the SQL statements that carry out the plan: they delete checkpoints, move writes, change parents, and
+        """Return the SQL statements that carry out the plan, in order: delete checkpoints, move writes, change parents,
         clean up.
 
-        The last one notes what remains, so that a later pruning can skip the session. Statements without rows are left
-        out.
+        The last one notes what remains, so that a later pruning can skip the session; it is left out if a later pruning
+        may remove more. Statements without rows are left out.
         """
         found: list[Statement] = []
         for namespace, plan in self.namespaces.items():
@@ -222,7 +222,8 @@ async def plan_namespaces(
 async def _ended(saver: BaseCheckpointSaver[Any], at: tuple[str, str], rows: Rows, ids: Sequence[str]) -> str | None:
     """Return the first of the checkpoints `ids` with which a run ended; None if there is none.
 
-    One that a person has edited does not count, nor one with tasks to run.
+    A checkpoint that a person has edited, that has tasks to run, or that does not exist any more is skipped. `at` are
+    the thread and the namespace, `rows` its stored checkpoints.
     """
     for id_ in ids:
         if rows[id_].source not in BY_A_PERSON:
@@ -259,9 +260,9 @@ async def prune_session(
 ) -> PrunedSession:
     """Trim one session, in one transaction, and return what was removed.
 
-    Returns a result without numbers if there is nothing to remove. A session is skipped, with a reason in the result,
-    if a run or another pruning of it is in progress, if its newest input has not ended, if a part of it cannot be read,
-    or if runs change it `_MOST_PLANS` times meanwhile. Runs that begin during the transaction wait.
+    The result has no numbers if there is nothing to remove. A session is skipped, with a reason in the result, if a run
+    or another pruning of it is in progress, if its newest input has not ended, if a part of it cannot be read, or if
+    runs change it `_MOST_PLANS` times between reading and removal. Runs that begin during the transaction wait.
 
     Args:
         tables: The database.

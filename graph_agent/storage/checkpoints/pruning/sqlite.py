@@ -208,8 +208,8 @@ def _unpack(kind: str, blob: bytes) -> Any:
 def _reclaim(db: sqlite3.Connection, *, idle: bool) -> None:
     """Free unused pages in small steps, and shorten the write-ahead log.
 
-    A file that cannot free single pages is rewritten if `idle`, and can free them from then on; otherwise it stays as
-    it is. Stops without an error when another connection holds a lock.
+    A file that cannot free single pages is rewritten if `idle`, and can free them from then on; otherwise only its log
+    is shortened. Returns without an error if another connection holds a lock.
     """
     try:
         [[mode]] = db.execute("PRAGMA auto_vacuum").fetchall()

@@ -193,10 +193,10 @@ def written_of(rows: Sequence[tuple[Any, ...]]) -> Written:
 
 
 def known_deltas(metadata: Mapping[str, Any], *, is_agents: bool) -> frozenset[str]:
-    """Return the names of the delta channels in a checkpoint's metadata, which store only what each step wrote.
+    """Return the names of the delta channels of a checkpoint, i.e. of those that store only what each step wrote.
 
-    These are the channels whose updates LangGraph counts, and `messages` and `events` if `is_agents`, i.e. the
-    checkpoint is of an agent. Raises `UnreadableCheckpointError` if a newer version of this package stored it.
+    These are the channels whose updates LangGraph counts in `metadata`, and `messages` and `events` if `is_agents`,
+    i.e. the checkpoint is of an agent. Raises `UnreadableCheckpointError` if a newer version of this package stored it.
     """
     if (stored := metadata.get(FORMAT_KEY) or 1) > FORMAT:
         raise UnreadableCheckpointError(
@@ -208,7 +208,7 @@ def known_deltas(metadata: Mapping[str, Any], *, is_agents: bool) -> frozenset[s
 
 
 def by_namespace(rows: Sequence[tuple[str, Row]]) -> dict[str, Rows]:
-    """Group pairs of a namespace and a checkpoint: namespace → checkpoint id → checkpoint. Empty for no pairs."""
+    """Group pairs of a namespace and a checkpoint: namespace → checkpoint id → checkpoint."""
     found: dict[str, dict[str, Row]] = {}
     for namespace, row in rows:
         found.setdefault(namespace, {})[row.id] = row
