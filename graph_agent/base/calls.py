@@ -68,8 +68,9 @@ def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
     """Serialize arguments to JSON so that equal arguments give equal strings. Never raises.
 
     Key order, ``1`` versus ``1.0`` and white space around a string do not matter; ``True`` and ``1`` differ. A string
-    that is JSON is parsed first. The result is ASCII. Values nested deeper than ``MAX_DEPTH`` levels become null, and
-    values that are not JSON become their ``str``.
+    that is JSON is parsed first. The result is ASCII. Values nested deeper than ``MAX_DEPTH`` levels become null.
+    Numbers that are not finite, and values that are not JSON, become their ``str``; an integer of 10,000 bits or more
+    becomes a hexadecimal string.
     """
     value: Any = arguments
     if isinstance(value, str):
@@ -92,7 +93,7 @@ def fingerprint(call: Call) -> str:
 def _canonical(value: Any, depth: int) -> Any:
     """Return a value in which equal arguments are equal JSON, as `canonical_arguments` describes.
 
-    `depth` is its nesting; deeper than `MAX_DEPTH` becomes None.
+    `depth` is the nesting of `value`; deeper than `MAX_DEPTH`, None is returned.
     """
     if depth > MAX_DEPTH:
         return None
@@ -119,7 +120,7 @@ UNNAMED = "unnamed"
 
 
 def known_name(name: str, tools: Set[str] | None) -> str:
-    """Return the name of the tool of which `name` is a damaged form; `name` itself if there is none.
+    """Return the name of the tool of which `name` is a damaged form; `name` itself if it is known, or no tool fits.
 
     Recognized are surrounding white space, a prefix `functions.`, a special token after the name
     (`<|channel|>commentary`, from gpt-oss), and repetitions, from providers that send the name in each chunk of a call.
@@ -174,10 +175,9 @@ _EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
 
 
 def _broken(call: InvalidToolCall) -> Call:
-    """Convert a call whose arguments the client could not parse: repair them if possible, otherwise set `fault`, and
-    leave the arguments empty.
+    """Convert a call whose arguments the client could not parse; the arguments are repaired if possible.
 
-    Several JSON objects are not repaired.
+    Otherwise, and for several JSON objects, which are not repaired, `fault` has the reason and the arguments are empty.
     """
     # Imported here: only a damaged call needs the parser.
     from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, is_several_objects, parse_lenient_json

@@ -68,7 +68,7 @@ def _is_password(name: str) -> bool:
 
 
 def check_database_exists(url: str, folder: Path | None = None) -> None:
-    """Raise `ConfigError` if the file of an SQLite URL does not exist, or the URL is of an unknown kind.
+    """Raise `ConfigError` if the file of an SQLite URL does not exist, or if `file_of` refuses the URL.
 
     Nothing is created. A URL of PostgreSQL or of a database in memory passes without a check.
 

@@ -206,10 +206,12 @@ def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff |
 def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
     """Return the text for the user if the model or a content filter refused; None if the reply is no refusal.
 
-    The provider's own text is used if there is one. Otherwise it is a fixed sentence.
+    It is the refusal that the provider reports as such, else `REFUSED`; if `visible`, it is instead the reply's text,
+    followed by `CUT_OFF`, unless the text is blank.
 
     Args:
-        visible: Whether the user has seen the reply's text, which then precedes the sentence.
+        reply: The reply.
+        visible: Whether the user has seen the reply's text.
     """
     if text := _refusal_of(reply):
         return text

@@ -271,7 +271,11 @@ class StoreInbox:
         return not in_blocking_run.get() and loop in (None, asyncio.get_running_loop())
 
     async def _do(self, ops: Sequence[Op]) -> list[Any]:
-        """Run operations of the Store as one batch and return their results, in the order of `ops`."""
+        """Run operations of the Store as one batch and return their results, in the order of `ops`.
+
+        On the Store's own event loop they are awaited; otherwise, or if it has only blocking methods, they run in a
+        thread.
+        """
         if self._is_on_its_loop():
             try:
                 return await self._answer(self._store.abatch(ops))
@@ -282,9 +286,9 @@ class StoreInbox:
     async def _answer(self, operation: Coroutine[Any, Any, T]) -> T:
         """Await an operation of the Store without passing a cancellation on to it, and return its result.
 
-        On a cancellation, wait for the operation for a bounded time, then leave it running, set `is_silent`, and raise
-        the cancellation. All operations of one stopped run share that time, so that once it is used up, further
-        operations are not waited for.
+        On a cancellation, wait for the operation for a bounded time, then leave it running and raise the cancellation.
+        All operations of one stopped run share that time; once it is used up, further operations are not waited for.
+        Sets `is_silent`: whether the operation is still running at the end.
         """
         task = asyncio.ensure_future(operation)
         try:

@@ -49,7 +49,10 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
 
 
 def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages after the newest message that a user wrote as input; all messages if there is none."""
+    """Return the messages after the newest message that a user wrote as input, which is not included.
+
+    All messages if there is no such message. Messages that the framework made in the user's role do not count as input.
+    """
     at = len(messages)
     while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_user_input(message)):
         at -= 1

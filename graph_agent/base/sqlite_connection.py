@@ -113,7 +113,10 @@ class LockWaitConnection(sqlite3.Connection):
         self.wait_for(super().commit)
 
     def check_file(self) -> None:
-        """Raise `DatabaseRemovedError` if the file was removed or replaced since this connection opened it."""
+        """Raise `DatabaseRemovedError` if the file was removed or replaced since this connection opened it.
+
+        A connection that could not read the file's inode when it was opened passes.
+        """
         # SQLite itself would write to the removed file without an error, and nothing would ever read that.
         if self._inode is None or _inode_of(self._path) == self._inode:
             return

@@ -208,11 +208,12 @@ def record_cut_off(
     text: str = "",
     reported: UsageMetadata | None = None,
 ) -> AIMessage | None:
-    """Record that the current request was cut off.
+    """Record in the `extra_usage` of the current request that the request was cut off, and return its partial reply.
 
-    Return its partial reply with its usage, or None without an `extra_usage`.
+    The reply has the text so far, and its usage. None, without a record, if there is no `extra_usage`.
 
     Args:
+        model: The model, whose name the reply gets.
         request: The messages of the request.
         options: Keyword arguments of the request; its `tools` count as input.
         text: The text received so far.
@@ -385,7 +386,8 @@ def has_budget(settings: LoopConfig) -> bool:
 def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
     """Return which budget is too small for another plan and the answer, and its value; None if all suffice.
 
-    The next model call is assumed to cost as much as the newest one.
+    Tested are `deadline`, `token_limit` and `cost_limit`, in this order. The next model call is assumed to cost as much
+    as the newest one, and a reserve is kept for the answer.
     """
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
         return "deadline", settings.deadline_s
@@ -413,7 +415,10 @@ def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
 
 
 def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return which budget is used up completely, so that even the answer has none, and its value; None if none is."""
+    """Return which budget is used up completely, so that even the answer has none, and its value; None if none is.
+
+    Tested are `deadline`, `token_limit` and `cost_limit`, in this order.
+    """
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s
     if settings.max_tokens_total is not None and spent.tokens >= settings.max_tokens_total:
@@ -526,7 +531,8 @@ class LimitMetError(Exception):
 
 
 def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, int] | None:
-    """Return the limit of steps or of model turns that forbids another plan, and its value; None if there is none.
+    """Return the limit that forbids another plan, `step_limit` or else `turn_limit`, and its value; None if there is
+    none.
 
     Args:
         step: Number of plans of this input so far.

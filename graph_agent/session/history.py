@@ -216,8 +216,7 @@ class EventReader:
     async def read_early(self) -> list[tuple[int, StoredEvent]] | None:
         """Return the new events, also those in `pending`, once each with an index; None if there is no such session.
 
-        The index of an event in `pending` may rise, because events of other calls of its wave may come before it in the
-        history.
+        The index of an event in `pending` may rise, because events of other calls of the wave may come before it.
         """
         before, found = self.count, list[tuple[int, StoredEvent]]()
         new = await self.read()
@@ -292,8 +291,7 @@ class EventReader:
     async def _stored_at(self, checkpoint: CheckpointTuple) -> list[StoredEvent]:
         """Return the events at a checkpoint, rebuilt from the last full copy and what was written after it.
 
-        A write that overwrites the history replaces what was before. Raises `DamagedSessionError` if there are fewer
-        events than recorded.
+        An overwrite of the history replaces what was before. Raises `DamagedSessionError` if events are missing.
         """
         values = checkpoint.checkpoint["channel_values"]
         if "events" in values:

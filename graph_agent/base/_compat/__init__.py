@@ -127,7 +127,7 @@ def inherits_durability(configurable: Mapping[str, Any], durability: str | None 
 def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> RunnableConfig:
     """Return a copy of a node's config with its runtime context replaced by `change(context)`.
 
-    The same config if it has no runtime or `change` returns the same object.
+    The config itself is returned if it has no runtime, or if `change` returns the same object.
     """
     configurable = config.get("configurable", {})
     runtime = configurable.get(_RUNTIME)
@@ -143,9 +143,9 @@ def names_checkpoint(configurable: Mapping[str, Any]) -> bool:
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
-    """Return the runtime context that a nested run inherits from the run around it.
+    """Return the runtime context that a nested run inherits from the run around it; None if there is none.
 
-    None without a surrounding run, and for a run that names its own thread or checkpoint.
+    A config that names its own thread or checkpoint inherits only from its own runtime.
     """
     given = (config or {}).get("configurable", {})
     if _RUNTIME not in given and not names_checkpoint(given):
@@ -297,7 +297,8 @@ far."""
 def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfig:
     """Return a copy of a model call's config in which entries of LangGraph's message stream pass through a gate.
 
-    The same config if the run is not read by `stream_mode="messages"`.
+    The config itself is returned if no reader uses `stream_mode="messages"`. `gate` receives the `stream` function of a
+    reader's handler and the ids that the handler has seen, and returns the function to use instead.
     """
     manager = config.get("callbacks")
     if not isinstance(manager, BaseCallbackManager):
@@ -342,8 +343,8 @@ def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) ->
 def custom_writer(loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:
     """Return the function that writes an object to the custom stream of the root graph's running node.
 
-    LangGraph's own writer also wakes the loop through a socket for each entry, which only another thread needs. That
-    writer is returned if its queue is not found. Call the function in the thread of `loop`.
+    It writes in the next pass of `loop`, and must be called in the thread of `loop`. LangGraph's own writer, which also
+    wakes the loop through a socket for each entry, is returned if the queue is not found.
     """
     write = get_stream_writer()
     names = getattr(getattr(write, "__code__", None), "co_freevars", ())
@@ -434,7 +435,10 @@ def _await_in_context(work: Coroutine[Any, Any, Any], context: Context) -> Gener
 
 
 def is_observed(config: RunnableConfig) -> bool:
-    """Whether a callback handler, or a program that instruments LangGraph, may observe the nodes of a run."""
+    """Whether a callback handler, or a program that instruments LangGraph, may observe the nodes of a run.
+
+    True also if the config has no asynchronous callback manager, because LangGraph then makes one.
+    """
     manager = config.get("callbacks")
     if not isinstance(manager, AsyncCallbackManager) or manager.handlers:
         return True

@@ -72,7 +72,7 @@ def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
 
     The newest checkpoint of a thread is the one with the greatest id, and ids contain the wall clock's time. A process
     whose clock is slow would otherwise store checkpoints below those of another process. A text that is not a UUID of
-    version 6 is ignored.
+    version 6, and an id with the greatest possible time, are ignored.
     """
     try:
         version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")

@@ -188,8 +188,9 @@ class TextCoalescer:
     async def add(self, text: str) -> None:
         """Send a chunk of text now, or later together with those that follow.
 
-        Returns at once while text may be held back. If too much is held back, or the last send is long enough ago,
-        waits for the send, and raises its error.
+        It is sent now, with the text that is held back, if the interval since the last send has passed or
+        `_MOST_JOINED` characters are held back; this waits for the send, and raises its error. Otherwise returns at
+        once, and a timer sends the text.
         """
         self._buffer.append(text)
         self._buffered += len(text)

@@ -78,12 +78,13 @@ def log_at(level: str | None, stream: LogStream | None = None) -> None:
     secret is masked.
 
     Args:
-        level: The lowest level to write. None for `warning`; logging that the program has configured itself is then
-            left unchanged.
+        level: The lowest level to write, a `LogLevel` in any case. None for `warning`; logging that the program has
+            configured itself is then left unchanged.
         stream: Where the log is written; None for standard error.
 
     Raises:
         ConfigError: `GRAPH_AGENT_LOG_FORMAT` is neither `json` nor `text`.
+        KeyError: The level is unknown.
     """
     root = logging.getLogger()
     if level is None and any(not isinstance(each, _Handler) for each in root.handlers):

@@ -47,8 +47,10 @@ def extra_of(module: str | None) -> str | None:
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
-    """Return the `MissingExtraError` to raise when an optional dependency cannot be imported, with the command that
-    installs it. If the module that failed is one of this package's own, `error` itself is returned.
+    """Return the `MissingExtraError` to raise for an optional dependency that cannot be imported.
+
+    Its message has the command that installs the dependency. `error` itself is returned if the module that failed is
+    one of this package's own.
 
     Args:
         what: The feature that needs the dependency, as the subject of a sentence.
@@ -76,8 +78,11 @@ def install_command(extra: str) -> str:
 
 
 def pip_install() -> str:
-    """Return the begin of a shell command that installs packages into the environment of this process: by `pip` or
-    `uv`. The command names the interpreter if it would otherwise change another environment."""
+    """Return the begin of a shell command that installs packages into the environment of this process.
+
+    It is `uv pip install` if `uv` has installed this package, else `pip install`. The command names the interpreter if
+    it would otherwise change another environment.
+    """
     from importlib import metadata
 
     if (metadata.distribution(PACKAGE).read_text("INSTALLER") or "").strip() == "uv":

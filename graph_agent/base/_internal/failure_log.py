@@ -113,7 +113,10 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
 
 
 def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log an exception's traceback at DEBUG, with secrets masked; `what` is the subject of the sentence."""
+    """Log an exception's traceback at DEBUG, with secrets masked; does nothing if the logger omits DEBUG records.
+
+    `what` is the subject of the sentence `… failed`.
+    """
     if logger.isEnabledFor(logging.DEBUG):
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()

@@ -14,8 +14,9 @@ _MANY_OBJECTS = 20_000
 def paused_collection() -> Iterator[None]:
     """Run the block without cyclic garbage collection, in all threads; does nothing if the program has disabled it.
 
-    Each collection would traverse the objects created so far, which takes longer than creating them. The block must not
-    wait for anything.
+    Each collection would traverse the objects created so far, which takes longer than creating them. After a block that
+    has created many objects, they are moved to the oldest generation, unless it raises. The block must not wait for
+    anything.
     """
     if not gc.isenabled():
         yield

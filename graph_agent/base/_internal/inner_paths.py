@@ -43,7 +43,7 @@ class InnerPaths:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raise `ModuleNotFoundError` with the public path for a former module of this package.
+        """Raise `ModuleNotFoundError` with the public path for a former module of this package, or one below it.
 
         Returns None for any other module, so that Python raises its usual error.
         """

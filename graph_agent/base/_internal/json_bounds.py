@@ -57,8 +57,8 @@ class JsonMeter:
 
         Raises:
             TooManyValuesError: The text has too many values so far.
-            JsonBoundsError: The nesting is too deep, a number is too long, or there is a NUL byte. JSON in UTF-8 never
-                has a NUL byte; parsers recognize UTF-16 and UTF-32 by it.
+            JsonBoundsError: The nesting is too deep, a number is too long, or there is a NUL byte, by which parsers
+                recognize UTF-16 and UTF-32.
         """
         if self._ended:
             return

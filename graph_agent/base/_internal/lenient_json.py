@@ -125,7 +125,10 @@ class _Container:
         return self.is_object and self.key is _ABSENT
 
     def add(self, value: Any) -> bool:
-        """Add a value, or a key where one is expected; return False if it is invalid there."""
+        """Add a value, or a key where one is expected; return False if it is invalid there.
+
+        Invalid are a key that is no text, which stays as the key, and a value of an object without a colon before it.
+        """
         if not self.is_object:
             self.items.append(value)
             return True
@@ -268,8 +271,8 @@ _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 def read_json(text: str, work: WorkBudget) -> ParsedValue | None:
     """Parse `text` as an object or list, even if it is damaged or cut off.
 
-    Never raises. Valid JSON may be any value. A number that JSON cannot hold becomes a non-finite float, so that the
-    caller can refuse it. Spends steps of `work`.
+    Valid JSON is returned whatever its type; otherwise `read_tolerant` parses the text. Never raises. A number that
+    JSON cannot hold becomes a non-finite float, so that the caller can refuse it. Spends steps of `work`.
 
     Returns:
         The value. None if the damage would have to be guessed, the text is nested beyond `MAX_DEPTH` levels, or the
@@ -307,8 +310,8 @@ def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
 def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
     """Return a call's arguments as a dict.
 
-    A dict is returned itself, JSON text of an object is parsed and repaired, None and blank text give an empty dict,
-    and any other value becomes `{"input": value}`.
+    A dict is returned itself, JSON text of an object is parsed and repaired, and None and blank text give an empty
+    dict. Any other value, also text of an object that cannot be repaired, becomes `{"input": value}`.
 
     Args:
         value: The arguments as the model gave them.
@@ -330,7 +333,11 @@ def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[
 
 
 def ends_inside_value(text: str) -> bool:
-    """Whether a JSON object or list is cut off inside a string, number or word, or before a value."""
+    """Whether a JSON object or list is cut off inside a string, number or word, or before a value.
+
+    False for text that does not begin with a bracket. Text that cannot be parsed counts as cut off unless its last
+    character can end a value.
+    """
     text = text.strip()
     read = read_json(text, WorkBudget(len(text)))
     if read is not None:
@@ -347,8 +354,7 @@ _MOST_WORK = 60_000
 def parse_lenient_json(text: str) -> Any:
     """Return the JSON value in a text. The JSON may stand alone, in a fenced block or within prose.
 
-    Damage that can be read in one way only is repaired first. If that fails, a repair by guessing is tried for short
-    texts.
+    Tried in this order: valid JSON; damage that can be read in one way only; for short texts, a repair by guessing.
 
     Raises:
         ValueError: The text has no JSON, or none that can be parsed in bounded time.

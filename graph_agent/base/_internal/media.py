@@ -56,7 +56,11 @@ def _without_data(message: BaseMessage) -> BaseMessage:
 
 
 def media_of(block: object) -> Media | None:
-    """Return the kind of medium that a content block holds; None for text and for blocks of other types."""
+    """Return the kind of medium that a content block holds; None for text and for blocks of other types.
+
+    The kind of a block with a file depends on its MIME type: `image`, `audio`, `video` or `pdf`, and `file` for any
+    other. A `document` without a MIME type is a `pdf`.
+    """
     if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
         return None
     if kind not in _FILES:
@@ -70,7 +74,9 @@ def media_of(block: object) -> Media | None:
 
 
 def mime_type_of(block: dict[str, Any]) -> str:
-    """Return the MIME type in a block or its data URL, in lower case; empty if there is none."""
+    """Return the MIME type that a block, the object inside it, or else its data URL has, in lower case; empty without
+    one.
+    """
     places = [block, *(inner for key in ("source", "file", "input_audio") if isinstance(inner := block.get(key), dict))]
     for place in places:
         for key in ("mime_type", "media_type", "mimeType"):
@@ -81,7 +87,7 @@ def mime_type_of(block: dict[str, Any]) -> str:
 
 
 def data_of(block: dict[str, Any]) -> str:
-    """Return a block's Base64 data or URL; empty if it has neither."""
+    """Return the Base64 data or the URL that a block, or else an object inside it, has; empty if there is neither."""
     for key in ("base64", "data", "url", "file_data"):
         if isinstance(found := block.get(key), str) and found:
             return found

@@ -40,7 +40,7 @@ def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None
 
 
 def _recorded() -> dict[str, str]:
-    """Return real path → what it is, for all recorded files."""
+    """Return real path → what it is, for all recorded files. Files recorded since the last call are resolved first."""
     # Calls of a wave look files up in several threads: none may see a file that another one is resolving as foreign.
     with _resolving:
         while _given:
@@ -115,8 +115,10 @@ def make_placeholders(paths: Iterable[str]) -> None:
 
 
 def replacements_below(root: str) -> set[str]:
-    """Return the existing files below a folder that the next import would load in place of an already imported
-    module."""
+    """Return the files below a folder that the next import would load in place of a module that is imported already.
+
+    Only folders for imports, and their direct subfolders, are searched.
+    """
     found = set[str]()
     for folder in _import_folders:
         if not f"{folder}/".startswith(f"{root}/"):

@@ -40,7 +40,10 @@ class NotPublicError(httpx.ConnectError):
 
 
 def is_public(address: str) -> bool:
-    """Whether a text is a public unicast IP address and not an IPv6 address that contains an IPv4 address."""
+    """Whether a text is a public unicast IP address.
+
+    False for other text, for special and site-local addresses, and for IPv6 addresses that contain an IPv4 address.
+    """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -142,7 +142,11 @@ def _masked(text: str, spans: list[_Span]) -> str:
 
 
 def _named(text: str) -> Iterator[_Span]:
-    """Yield the spans of values that follow names of secrets, and of passwords in URLs."""
+    """Yield the spans of values that follow names of secrets, such as `api_key=`, and of passwords in URLs.
+
+    The names are searched without regard to case. A text with characters that change their length in lower case is
+    searched by one slower pattern.
+    """
     small = text.lower()
     if len(small) != len(text) or any(letter in text for letter in _FOLDED):
         for found in _NAMED.finditer(text):
@@ -194,8 +198,10 @@ def _shaped(text: str) -> Iterator[_Span]:
 
 
 def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
-    """Yield the spans of secrets in one word, from index `begin` to `end`: by a prefix, or by a long mix of letters and
-    digits."""
+    """Yield the spans of secrets in one word, from index `begin` to `end`.
+
+    A secret has a known prefix, or is a long mix of letters and digits, or has the form of a Telegram token.
+    """
     for piece in _PIECE.finditer(text, begin, end):
         if (start := _prefixed(text, piece.start(), piece.end())) is not None:
             yield start

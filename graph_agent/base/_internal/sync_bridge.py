@@ -158,8 +158,9 @@ class _Call(Future[Any]):
         return False
 
     def execute(self) -> Callable[[], None]:
-        """Run the function; return a callable that stores its result or exception in the future; `StopIteration`
-        becomes `RuntimeError`.
+        """Run the function; return a callable that stores its result or exception in the future.
+
+        A `StopIteration` becomes a `RuntimeError`, because asyncio's futures accept none. Nothing is raised.
         """
         function, self._function = self._function, None
         assert function is not None
@@ -473,9 +474,10 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
 
 
 async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool = True, spent_s: float = 0.0) -> None:
-    """Wait for the end of work that is being stopped, at most `GRACE_S` seconds.
+    """Wait for the end of work that is being stopped, at most `GRACE_S` seconds, even if the caller is in a cancelled
+    scope.
 
-    After that, log a warning and let it run on.
+    After that, log a warning and let the work run on. A cancellation of the caller ends the wait early.
 
     Args:
         task: The work.

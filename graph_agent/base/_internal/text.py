@@ -49,8 +49,10 @@ def check_session_id(session_id: str, name: str = "session_id") -> str:
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
     """Return the path of the first string in a JSON value that has a lone surrogate, e.g.
-    `params.message.parts.0.text`. If a key has one, it is the path of that key's object. None if there is none;
-    an empty path is that of the value itself.
+    `params.message.parts.0.text`.
+
+    If a key has one, it is the path of that key's object. None if there is none; an empty path is that of the value
+    itself.
 
     Args:
         value: The JSON value.
@@ -81,16 +83,18 @@ class NotFiniteError(ValueError):
 
 
 def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
-    """Convert a value to plain JSON types that every store accepts; strings and keys are cleaned, and tuples become
-    lists.
+    """Convert a value to plain JSON types that every store accepts.
 
-    Values of other types become their `str()`, as do integers beyond 64 bits, infinities and NaN.
+    In strings and keys, NUL and lone surrogates become U+FFFD (see `clean`). Tuples become lists. Values and keys of
+    other types become their `str()`, as do integers beyond 64 bits, infinities and NaN.
 
     Args:
+        value: The value.
         depth: The nesting of the value itself; 0 at the top.
         finite: Whether infinities and NaN raise `NotFiniteError` instead.
 
     Raises:
+        NotFiniteError: A number is infinite or NaN, and `finite` is set.
         ValueError: The value is nested more than 200 levels deep, or its `str()` fails.
     """
     if isinstance(value, str):

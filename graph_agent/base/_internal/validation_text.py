@@ -65,8 +65,10 @@ def explain(
 def _lines(
     error: ValidationError, model: type[BaseModel] | None, known: Collection[str], hidden: Collection[str]
 ) -> Iterator[str]:
-    """Yield the text of each fault in a validation error, with the value except for fields that hold secrets; the
-    arguments are those of `explain`.
+    """Yield the text of each fault in a validation error: the field, its value and the fix.
+
+    A value is left out for a field that holds secrets, and masked in any other. For an unknown field, the text has what
+    replaced it, or the known fields. The arguments are those of `explain`.
     """
     for fault in error.errors():
         path, given = fault["loc"], fault["input"]

@@ -227,8 +227,9 @@ def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> l
 
 
 def as_decision(decided: Decided) -> Decision:
-    """Convert a validated decision to LangChain's form. The name of the person is left out; a response without text
-    becomes an empty one.
+    """Convert a validated decision to LangChain's form.
+
+    The name of the person is left out, and a response without text becomes an empty one.
     """
     match decided.type:
         case "approve":

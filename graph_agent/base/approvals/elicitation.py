@@ -129,8 +129,6 @@ def elicitation_text(request: Mapping[str, Any]) -> str:
 def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> ElicitationAnswer:
     """Validate a person's answer to a question.
 
-    A declined or cancelled question, and one in mode `url`, has no content in the answer.
-
     Args:
         request: The question, an `ElicitationRequest`.
         answer: A mapping with the key `action`, and `content` if it accepts a form; the content alone, which accepts; a
@@ -139,7 +137,8 @@ def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> Elicitat
             or of its only required field. `yes` fills in a form whose only field is a boolean.
 
     Returns:
-        The answer. The content of an accepted form includes the schema's defaults of fields that were left out.
+        The answer. The content of an accepted form includes the schema's defaults of fields that were left out. A
+        declined or cancelled question, and one in mode `url`, has no content (None), whatever `answer` contains.
 
     Raises:
         DecisionError: The answer has another form, an unknown action, or content that does not fit the schema.
@@ -278,8 +277,10 @@ def _field_lines(request: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _how_to_answer(request: Mapping[str, Any]) -> str:
-    """Return a sentence that explains how to answer the question in text: by a word, a JSON object, or the value of the
-    only (required) field.
+    """Return a sentence that explains how to answer the question in text.
+
+    It lists the words for actions and, for a form that is more than one boolean, a JSON object of the fields and, if it
+    has one main field (see `_main_field`), the value of that field.
     """
     fields = _fields(request)
     if request.get("mode") == "url":

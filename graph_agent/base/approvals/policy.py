@@ -72,7 +72,10 @@ def read_review(value: Any, where: str) -> Review | None:
 
 
 def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
-    """Return the allowed decisions without repeats; raise `ConfigError` for an empty list or an unknown decision."""
+    """Return the allowed decisions as a tuple, without repeats, in the order given.
+
+    Raises `ConfigError` if `given` is no list or tuple, is empty, or has an unknown decision.
+    """
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"{where}: the decisions are {given!r}; list one or more of {', '.join(DECISIONS)}.")
     for one in given:

@@ -124,9 +124,8 @@ def is_approval_request(value: Any) -> bool:
 
 
 def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
-    """Return the approval request of an interrupt, LangChain's `HITLRequest` included.
-
-    None if it asks for something else.
+    """Return the approval request of an interrupt, LangChain's `HITLRequest` included; None if it asks for something
+    else.
 
     In its mode `per_call`, LangChain's middleware asks about a single call in another form, which is converted to a
     request with that call.

@@ -26,9 +26,10 @@ def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
     """Return an `ApprovalRequest` as text: a numbered list of the calls with all their arguments, and how to answer.
 
     A person approves what is shown, so nothing is shortened, and invisible characters are shown as escapes. The error
-    of the previous answer follows the calls.
+    of the previous answer follows the calls. How to answer is left out if this error ends with it.
 
     Args:
+        request: The request.
         by_text: Whether the person answers by text, so that the text explains how.
     """
     calls = calls_of_request(request)
@@ -112,10 +113,10 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
 
 
 def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
-    """Return the value of JSON text, or of its key `decisions`; raise `DecisionError` if it is not valid JSON.
+    """Return the value of JSON text; if it is an object with the key `decisions`, the value of that key.
 
-    Args:
-        calls: The calls of the request, for the explanation in the error.
+    Raises `DecisionError` if the text is not valid JSON. `calls` are those of the request, for the explanation in the
+    error.
     """
     try:
         given = json.loads(text)
@@ -144,11 +145,9 @@ def _decision(text: str) -> dict[str, Any] | None:
 
 
 def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
-    """Return the id of the call that a person refers to by its number in the question or by its id.
+    """Return the id of the call to which a person refers by `key`; None if there is none.
 
-    None if there is none.
-
-    A number wins over an equal id.
+    `key` is the number of the call in the question, counted from 1, or an id; a number has precedence over an equal id.
     """
     ids = [call["id"] for call in calls]
     # A number first, because the question shows no ids.

@@ -142,8 +142,9 @@ def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = 
 def call_event(call: Call, step: int) -> StoredEvent:
     """Return the `tool_call` or `delegation_request` event of a call.
 
-    For a call with a `fault`, the field `refused` has the status of its result. Origins of the arguments are included
-    if they were traced.
+    For a call with a `fault` (why it cannot run), the field `refused` has the status of its result. `plan_id`,
+    `origins` and `tainted` are included if the call has them. Of the arguments of a delegation, only the `task` is
+    included, as text.
     """
     refused: dict[str, Any] = {"refused": fault_result(call).status} if "fault" in call else {}
     ids: dict[str, Any] = {"id": call["id"]}
@@ -389,7 +390,10 @@ class EarlierCalls:
         return self._calls.newest
 
     def results(self) -> dict[str, Any]:
-        """Return plan id → result as plain JSON, for the newest input's calls that succeeded, in all its waves."""
+        """Return plan id → result as plain JSON, for the newest input's calls that succeeded, in all its waves.
+
+        Of several calls with the same plan id, only the newest counts; if it has no success, the id is absent.
+        """
         return {
             name: _value(entry)
             for name, (_, entry) in self._calls.newest.items()
@@ -470,11 +474,10 @@ def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
 
 
 def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
-    """Return the fields by which a result event stores the structured content of an MCP tool.
+    """Return the fields by which a result event stores the structured content of an MCP tool; empty if there is none.
 
-    Empty if the artifact has none.
-
-    MCP's SDKs wrap a value that is not an object as `{"result": value}`; the bare value is stored then.
+    MCP's SDKs wrap a value that is not an object as `{"result": value}`; the bare value is stored then, unless
+    `content` has the object itself.
 
     Args:
         content: The content of the result.

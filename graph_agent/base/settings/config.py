@@ -535,9 +535,9 @@ def checked_context(given: Any, *, own: bool = True) -> Any:
 
 
 def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
-    """Convert a run's context to an `AgentContext`; None if it is empty, invalid or of a foreign type.
+    """Return a run's context as an `AgentContext`: itself, or made by `schema` from a dict; None for anything else.
 
-    LangGraph passes a parent graph's context unchanged, so it may be of any type; `schema` is made from a dict.
+    None also for a dict that is empty or invalid. LangGraph passes a parent graph's context unchanged.
     """
     if isinstance(given, AgentContext):
         return given

@@ -48,8 +48,9 @@ def with_credentials(
     """Return a run's context with the agent's own credentials and caller added; those of the run take precedence.
 
     Args:
-        given: The run's context, which is copied. With None, that of the surrounding run is used, if any. A value of
-            another type is returned unchanged, to be refused later.
+        given: The run's context, which is copied: an `AgentContext`, or a dict with its fields. With None, that of the
+            surrounding run is used, or without one a new context. A value of another type is returned unchanged, to be
+            refused later.
         own: The agent's credentials: name → secret.
         config: The run's config, in which the surrounding run is found.
         schema: Class of the context that is created if there is none.

@@ -110,16 +110,18 @@ class ResponseSchema:
             raise ConfigError(f"response_format: two classes of {given!r} have one name; rename one.")
 
     def correction(self, error: ValueError, reply: AIMessage) -> str | None:
-        """Return the message by which the model is asked for a corrected answer.
+        """Return the message by which the model is asked for a corrected answer; None to ask for none.
 
-        None if the strategy handles no such error.
+        It depends on `handle_errors` of the `ToolStrategy` with which the format was given: True (also without a
+        strategy) gives a message with the error, a text is the message itself, False gives None, classes of errors give
+        a message only for errors of them, and a function returns the message.
 
         Args:
             error: The error raised by `read`.
             reply: The model's reply.
 
         Raises:
-            ConfigError: The `handle_errors` function of the user's `ToolStrategy` failed.
+            ConfigError: The `handle_errors` function of the user's `ToolStrategy` failed; the error is also logged.
         """
         handle, fix = self._handle_errors, f"That does not fit: {error} Send the corrected object."
         if isinstance(handle, bool | str):
@@ -134,9 +136,11 @@ class ResponseSchema:
             raise ConfigError(f"ToolStrategy: handle_errors failed: {exception_text(failure)}") from failure
 
     def read(self, text: str) -> Any:
-        """Parse the text of an answer, check it, and return it as plain JSON, with aliases as keys and defaults
-        included. Damaged JSON is repaired if possible, and JSON inside prose, but not inside reasoning, is found. The
-        check against a JSON schema may block for some seconds, so call this in a thread from an event loop.
+        """Parse the text of an answer, check it, and return it as plain JSON.
+
+        For a class, aliases are the keys and defaults are included. Damaged JSON is repaired if possible, and JSON
+        inside prose, but not inside reasoning, is found. The check against a JSON schema may block for some seconds, so
+        call this in a thread from an event loop.
 
         Raises:
             ValueError: The text does not fit the format; the message is written for the model.
@@ -172,9 +176,10 @@ class ResponseSchema:
             return value
 
     def _class_of(self, value: Any) -> tuple[str, Any]:
-        """Return the name of an answer's class and the answer without the field that names it.
+        """Return the name of an answer's class, and the answer without the field that names it.
 
-        Raises `ValueError` if the answer names none of several classes.
+        With a single class, the answer is returned unchanged. Raises `ValueError` if the answer names none of several
+        classes.
         """
         if not self._tag:
             return next(iter(self._adapters)), value
@@ -184,7 +189,11 @@ class ResponseSchema:
         return name, {field: each for field, each in value.items() if field != self._tag}
 
     def _validated(self, value: Any) -> Any:
-        """Return an answer as plain JSON after checking it by its class; raise `ValueError` if it does not fit."""
+        """Return an answer as plain JSON after checking it by its class; raise `ValueError` if it does not fit.
+
+        It is the JSON of the object made by the class; the answer as given if that JSON would not give an equal object
+        again.
+        """
         name, fields = self._class_of(value)
         adapter = self._adapters[name]
         try:

@@ -75,10 +75,10 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Replace only the references to some results, a text that is one reference by the value itself; other references
-    and `$${` stay for a later `resolve`.
+    """Return plain JSON in which only the references to some results are replaced by the values to which they lead.
 
-    A `${` in an inserted result is escaped, so that `resolve` does not take it for a reference.
+    A text that is only one such reference becomes the value itself. Other references and `$${` stay for a later
+    `resolve`, and `${` in an inserted value is escaped for it.
 
     Args:
         arguments: Plain JSON; not changed.

@@ -116,11 +116,11 @@ class Selection(NamedTuple):
 def check_wave(
     plan: PlanningResult, max_calls: int, answered: Container[str] = (), ended: Container[str] = ()
 ) -> list[Call]:
-    """Validate the calls of a plan, and return them in an order in which each follows the calls it needs; calls of
-    equal depth keep the plan's order.
+    """Validate the calls of a plan, and return them in an order in which each follows the calls it needs.
 
-    Each call has in `needs` what it declared and what its references name. An unknown tool is no fault here: its call
-    gets an error result when it runs. References to earlier waves are replaced later, by `fill_in_earlier`.
+    Calls of equal depth keep the plan's order. Each call has in `needs` what it declared and what its references name.
+    An unknown tool is no fault here: its call gets an error result when it runs. References to earlier waves are
+    replaced later, by `fill_in_earlier`.
 
     Args:
         plan: The model's plan.
@@ -130,7 +130,8 @@ def check_wave(
 
     Raises:
         PlanError: There are too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed
-            references.
+            references. All faults are reported together, except too many calls, which is reported alone, and cyclic
+            needs, which are found only without other faults.
     """
     if len(plan.tools) > max_calls:
         fault = f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one."
@@ -182,11 +183,11 @@ def check_wave(
 def fill_in_earlier(
     calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]], *, keep_templates: bool = False
 ) -> list[Call]:
-    """Replace references to results of earlier waves, and remove these needs, so that calls only need calls of their
-    own wave.
+    """Return calls whose references to results of earlier waves are replaced, so that they only need calls of their own
+    wave.
 
-    A call that needs an earlier call without a result, or whose reference leads to nothing, gets a `fault` and loses
-    its arguments.
+    A call that needs an earlier call without a result, or whose reference leads to nothing, gets a `fault` and
+    `skipped`, and loses its arguments.
 
     Args:
         calls: The calls as `check_wave` returned them; not changed.
@@ -225,7 +226,7 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
     """Divide waiting calls into those that can run now, those that never can, and those that still wait for others.
 
     A call never runs if a call that it needs failed or never runs, or if a reference leads to nothing or to a number
-    that is not finite.
+    that is not finite; it is returned with this reason. The references of a call that can run are replaced by values.
 
     Args:
         waiting: Calls that have not run, each after the calls it needs.
