@@ -100,7 +100,7 @@ class RemoteAgent:
         changed.
 
         False if the card is known already, or cannot be read. A failure is logged, and the next attempt is made after
-        30 s at the earliest; until then False is returned at once.
+        `_RETRY_CARD_S` seconds at the earliest; until then False is returned at once.
         """
         now = time.monotonic()
         if self._card is not None or (self._attempted_at is not None and now - self._attempted_at < _RETRY_CARD_S):
@@ -122,8 +122,10 @@ class RemoteAgent:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Send the task with the latest messages of the conversation, and wait until it ends or asks a question.
 
-        A background task has a conversation of its own, and this returns as soon as it has started. A failure of the
-        agent or a timeout is an error result; only cancellation raises, after the remote task was cancelled.
+        A background task has a conversation of its own, and this returns as soon as it has started. While another
+        delegation of the same conversation runs, the task gets a new conversation, and the result has no conversation
+        id. A failure of the agent or a timeout is an error result; only cancellation raises, after the remote task was
+        cancelled.
         """
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
         if delegation.background:
@@ -144,7 +146,12 @@ class RemoteAgent:
         """Send the user's answer to the task that asked, and wait until it ends or asks again.
 
         A text is sent as text, any other answer as JSON. The result has only the usage since the question. A failure of
-        the agent is an error result.
+        the agent or a timeout is an error result; only cancellation raises, after the remote task was cancelled.
+
+        Args:
+            delegation: The delegation.
+            task: The remote task that waits, as the session has stored it.
+            answer: The user's answer.
         """
         part = Part(text=answer) if isinstance(answer, str) else data_part(to_json_safe(answer))
         message = self._message([part], delegation)
@@ -226,10 +233,16 @@ class RemoteAgent:
     ) -> DelegationResult:
         """Open a connection, follow a task with `follow`, and return its result.
 
-        `task_id` is the id of an existing task, empty for a new one; `counted` is the usage that was counted before,
-        which the result leaves out. A task in the background that runs on gives a notice. Failures and timeouts are
-        error results, and after a failure the card is read again; after a cancellation, the remote task is cancelled,
-        its usage recorded, and the cancellation raised.
+        A task in the background that runs on gives the result that announces it. Failures and timeouts are error
+        results, which state that the task may have had an effect if it may have begun; after a failure, the card is
+        read again. A task that requires authentication is cancelled. After a cancellation, the remote task is
+        cancelled, its usage recorded, and the cancellation raised.
+
+        Args:
+            delegation: The delegation.
+            task_id: Id of an existing task; empty for a new one.
+            follow: Sends the message, and follows the task.
+            counted: The usage that was counted before, which the result leaves out.
         """
         task: FollowedTask | None = None
         try:
@@ -305,8 +318,9 @@ class RemoteAgent:
                 return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
-        """Return the answer in `parts`, untrusted and without the secret of the connection; an error result if they
-        have no content.
+        """Return the answer in `parts`, marked as untrusted, in which the secret of the connection is replaced.
+
+        An error result if the parts have no content for the model.
         """
         content = convert_parts(parts)
         usage = read_usage(task.metadata)
@@ -391,11 +405,12 @@ def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
 def _may_have_begun(task: FollowedTask | None, error: BaseException) -> bool:
     """Return whether a remote agent may have worked on a task before a failure.
 
-    True if the agent has reported the task, or if the connection was lost after it was made.
+    True if the agent has reported the task, or if the connection was lost after it was established. False if it was
+    never established, and for an error that is none of the connection.
 
     Args:
         task: The task; None if no message was sent.
-        error: The failure.
+        error: The failure, whose causes are examined, too.
     """
     if task is None:
         return False

@@ -35,7 +35,9 @@ class RefusedReplyError(httpx.TransportError):
 
 
 def origin_of(url: str | httpx.URL) -> Origin:
-    """Return the origin of an address; all names of the loopback host become `localhost`.
+    """Return the origin of an address: scheme, host in lower case, and port, by default that of the scheme.
+
+    All names of the loopback host become `localhost`.
 
     Raises:
         ConfigError: It is not an HTTP or HTTPS address.
@@ -83,8 +85,9 @@ class _Guarded(httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport(verify=_ssl_context() if encrypted else False, trust_env=False)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request with the headers of the current trace, and return the response, whose body is limited to
-        `max_bytes`.
+        """Send a request with the headers of the current trace, and return the response.
+
+        The body of the response is limited to `max_bytes`.
 
         Raises:
             RefusedReplyError: The request goes to an origin that is not configured (a redirect does so, too), or the

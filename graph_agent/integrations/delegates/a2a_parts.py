@@ -45,7 +45,8 @@ def data_part(data: Any) -> Part:
     """Return plain JSON as a data part.
 
     The protocol sends every number as a float. If that changes the data, the part's metadata also has its JSON text,
-    from which `part_data` of this package restores integers.
+    from which `part_data` of this package restores integers. An integer beyond the largest float becomes decimal text
+    in the data.
     """
     part = Part(data=ParseDict(_representable(data), Value()))
     # Compared as text: in Python, the integer 1 equals the float 1.0.
@@ -153,7 +154,7 @@ def _only_data(parts: Sequence[Part]) -> Any:
 
 
 def _is_json_of(text: str, data: Any) -> bool:
-    """Whether a text is the JSON of `data`; a text with more values is not parsed."""
+    """Whether a text is the JSON of `data`; False, without parsing, for a text with more values than `data` has."""
     encoded = json.dumps(data)
     try:
         # The text is a peer's: it may be large or deep, and cannot equal the data if it has more values.
@@ -191,11 +192,11 @@ _USAGE = {
 
 
 def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
-    """Return the metadata of a delegated message: the depth and budget that the delegating run has left, and the parts
-    of the task that come from untrusted text.
+    """Return the metadata of a delegated message: what the delegating run has left of its depth and its budget.
 
-    The form is `{EXTENSION: {"depth": 1, "deadlineS": 12.5, "tokens": 4000, "cost": 0.1, "untrusted": ["…"]}}`, without
-    what has no limit, and without empty parts.
+    It also has the parts of the task that come from untrusted text. The form is `{EXTENSION: {"depth": 1, "deadlineS":
+    12.5, "tokens": 4000, "cost": 0.1, "untrusted": ["…"]}}`; a key is absent for a budget without a limit, and
+    `untrusted` without such parts.
     """
     budget = delegation.budget
     values = {

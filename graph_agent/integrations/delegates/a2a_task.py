@@ -104,10 +104,10 @@ class _Artifacts:
         self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
 
     def add(self, update: TaskArtifactUpdateEvent) -> None:
-        """Apply one update: append its parts to a known artifact if the update asks for it, else add or replace the
-        artifact.
+        """Apply one update to the artifact that it names.
 
-        Text that is appended is joined to the preceding text part.
+        If the update is to append and the artifact is known, its parts are appended, and text is joined to a preceding
+        text part. Otherwise the update adds or replaces the artifact.
         """
         new = list(update.artifact.parts)
         known = self._parts.get(update.artifact.artifact_id)
@@ -189,11 +189,13 @@ class FollowedTask:
         await self._with_timeout(lambda: self._send(message, return_immediately=not self._streams))
 
     async def begin(self, message: Message) -> None:
-        """Send a message, and return as soon as the agent has named its task, which then runs on.
+        """Send a message, and return as soon as the agent has named its task, which then runs on, or has answered
+        without one.
 
         Raises:
             RemoteTimeoutError: The agent sent nothing for too long, or the deadline has passed.
             A2AClientError: The agent could not be reached, or its response could not be parsed.
+            StopAsyncIteration: The agent ended its response before that.
         """
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
@@ -241,10 +243,11 @@ class FollowedTask:
             await self._with_timeout(self._subscribe)
 
     async def cancel(self) -> None:
-        """Cancel the task if it runs or waits for an answer, and take the usage from the reply. Never raises, and
-        returns within `REMOTE_CANCEL_S` seconds.
+        """Cancel the task if it runs or waits for an answer, add the usage in the reply to `metadata`, and close the
+        stream.
 
-        Without a task id it first waits for the agent's next event, which has the id.
+        Without a task id it first waits for the agent's next event, which has the id. Never raises, and returns within
+        `REMOTE_CANCEL_S` seconds, even if the caller is cancelled. Sets `cancel_confirmed` if the agent has accepted.
         """
         # Shielded, because usually our own run is being cancelled.
         with anyio.move_on_after(REMOTE_CANCEL_S, shield=True), suppress(Exception):
@@ -263,8 +266,9 @@ class FollowedTask:
         return self.status.state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED)
 
     async def _with_timeout(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
-        """Follow the events of a new stream, or only read the task if there is none; raise `RemoteTimeoutError` at a
-        timeout.
+        """Follow the events of a new stream; for None, only read the task.
+
+        Raises `RemoteTimeoutError` if the agent sends nothing for too long, or the deadline has passed.
         """
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
@@ -276,9 +280,10 @@ class FollowedTask:
             raise RemoteTimeoutError
 
     async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
-        """Follow a task until it no longer runs: by a stream, which is opened again if it is lost, and then by polling.
+        """Follow a task until it no longer runs, by a stream; if the stream ends before the task, by polling.
 
-        Raises `A2AClientError` if the connection is lost before the task has an id, or more than `_RECONNECTS` times.
+        A stream that is lost is opened again, at most `_RECONNECTS` times; an agent that does not stream is polled
+        instead. Raises `A2AClientError` if the connection is lost more often, or before the task has an id.
         """
         for attempt in range(_RECONNECTS + 1):
             try:
@@ -371,7 +376,7 @@ class FollowedTask:
         self._apply_status(task.status)
 
     def _apply_status(self, status: TaskStatus) -> None:
-        """Replace the status, and report its text as progress while the task runs."""
+        """Replace the status. If it has changed, the task runs, and there is a text, report the text as progress."""
         changed = status != self.status
         self.status = status
         if changed and self.running and self.text:

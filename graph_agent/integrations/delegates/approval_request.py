@@ -42,7 +42,10 @@ def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
 
 
 def _fits(request: _Request) -> bool:
-    """Whether a request has calls, each config allows a decision, and ids, if any, are distinct and complete."""
+    """Whether a request has calls, each config allows a decision, and the ids, if any, are distinct.
+
+    There must be as many ids as calls and as configs.
+    """
     actions, ids = request["action_requests"], request.get("call_ids")
     if not actions or not all(config["allowed_decisions"] for config in request["review_configs"]):
         return False

@@ -193,8 +193,14 @@ class DelegatedGraph:
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
         """Continue a run that waits for approval with the reviewer's answer; it may wait again.
 
-        Invalid decisions return the same request with an error. A run that was resumed elsewhere meanwhile is an error
-        result.
+        A run that has received its answer already, e.g. before a crash, is continued without it. Invalid decisions
+        return the same request with an error. If the run has a newer checkpoint than that of the question, because it
+        was resumed elsewhere, the result is an error.
+
+        Args:
+            delegation: The delegation.
+            task: The waiting run, as the session has stored it.
+            answer: The decisions, on the calls of all requests if there are several.
         """
         given: Command[Any] | None = None
         if not await self.has_continued(task):
@@ -221,9 +227,14 @@ class DelegatedGraph:
     async def _run(self, delegation: Delegation, given: Any, task: RemoteTask | None) -> DelegationResult:
         """Run or resume the graph, and return its result with usage, events and approvals.
 
-        `given` is the graph's input, None to continue; `task` is the run that is resumed, None for a new one. A run
-        that waits for approvals returns a waiting result; any other interrupt is raised. A failed run of an agent is an
-        error result. After a cancellation or another error, the usage so far is recorded, and the exception raised.
+        A run that waits for approvals returns a waiting result; any other interrupt is raised. A failed run of an agent
+        is an error result. After a cancellation or another error, the usage so far is recorded, and the exception
+        raised.
+
+        Args:
+            delegation: The delegation.
+            given: The graph's input; None to continue.
+            task: The run that is resumed; None for a new one.
         """
         budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
@@ -319,7 +330,7 @@ class DelegatedGraph:
         first.
 
         It is read from the delegate's newest checkpoint: the `usage` of an agent of this package, otherwise the usage
-        of each reply among the messages.
+        of each reply among the messages. A usage without a cost gets one by `prices`.
         """
         snapshot = await self._snapshot(config)
         if isinstance(self.graph, CompiledAgentGraph):
@@ -359,8 +370,8 @@ class _RunOutput:
         """Process one chunk of the graph's stream: keep its state, its events and its usage, and pass its parts to the
         watcher.
 
-        Of the mode `values` the payload is the state; of `updates` it has the events, and an agent's usage. Parts are
-        made only if the delegation has a watcher.
+        The state is the payload of the mode `values`. Events, and an agent's usage, are in the mode `updates`. Parts
+        are made only if the delegation has a watcher.
         """
         if self.watch is not None:
             for part in self._parts.take(mode, payload):
@@ -417,11 +428,11 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 
 def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
-    """Return the answer in the final state of a delegate's graph; an error result if it failed (with the text of its
-    report) or has no answer.
+    """Return the answer in the final state of a delegate's graph.
 
     The answer is the text of the newest message of the model, or else its structured response as text. If the answer
-    was cut off, e.g. by a limit of tokens, a note at its end states so.
+    was cut off, e.g. by a limit of tokens, a note at its end states so. An error result if the agent failed, with the
+    text of its report, or if there is no answer.
 
     Args:
         name: Name of the delegate.
@@ -474,11 +485,12 @@ class BackgroundRuns:
         return result
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
-        """Return the result of a task, or a new question; None while it has neither. Without a checkpointer, and after
-        too many exceptions, the result has the status `unknown`; `error` if nothing was stored.
+        """Return the result of a task, or a new question; None while it has neither.
 
-        A task whose run was lost, e.g. with its process, is started again; after three exceptions in this process it is
-        given up. A question is returned once: `task["asked"]` names the one that was returned before.
+        A task whose run was lost, e.g. with its process, is started again, and None is returned. A question is returned
+        once: `task["asked"]` names the one that was returned before. The result has the status `unknown` if the agent
+        has no checkpointer any more, and after `_MOST_FAILURES` exceptions in this process; in the latter case `error`
+        if nothing was stored.
 
         Args:
             id_: Id of the call that started the task.
@@ -504,7 +516,10 @@ class BackgroundRuns:
         return agent_result(self.name, state.values, add_usage(state.values.get("usage"), None))
 
     async def wait(self, task: BackgroundTask) -> None:
-        """Wait until a task's session has no running input; never ends for a task whose question was returned."""
+        """Wait until a task's session has no running input; without a saver, return at once.
+
+        A run of this event loop is awaited. For any other, never ends for a task whose question was returned.
+        """
         saver, session_id = self._saver(), task["session_id"]
         run = _run_of(session_id)
         if run is not None and run.get_loop() is asyncio.get_running_loop():
@@ -531,8 +546,9 @@ class BackgroundRuns:
             observer.inject(trace)
 
         async def run() -> None:
-            """Run the task's input to its end; an exception is logged and counted, not raised, and a success resets the
-            count.
+            """Run the task's input to its end, and reset the count of its exceptions.
+
+            An exception is logged and counted, and not raised.
             """
             try:
                 with nullcontext() if observer is None else observer.extract(trace):

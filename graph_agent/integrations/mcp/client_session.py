@@ -63,7 +63,8 @@ class McpSession(ClientSession):
     async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
         """Validate a result's structured content as the SDK does, but in a thread and in bounded time.
 
-        As in the SDK, raises `RuntimeError` if it does not fit the tool's output schema.
+        A tool without an output schema passes. Raises `RuntimeError`, as the SDK does, if the content is missing, does
+        not fit the schema or takes too long to check, or if the schema is invalid.
         """
         schema = self._tool_output_schemas.get(name)
         if schema is None:
@@ -160,7 +161,7 @@ def elicitation_for(server: str, handler: ElicitationHandler | None) -> Elicitat
 
 
 def _takes_three(handler: ElicitationHandler) -> bool:
-    """Whether a callback accepts a third argument."""
+    """Whether a callback accepts a third argument, by its signature."""
     try:
         inspect.signature(handler).bind(None, None, None)
     except TypeError:

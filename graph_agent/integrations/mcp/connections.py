@@ -123,11 +123,15 @@ COMMON_KEYS = ServerConfig.model_fields.keys() - {"name", "options"}
 def check_connections(
     connections: Mapping[str, Any], auth: httpx.Auth | Mapping[str, httpx.Auth] | None
 ) -> list[ServerConfig]:
-    """Validate the settings of all connections; raise `ConfigError` at the first invalid one.
+    """Return the validated settings of all connections, with their authentication.
 
     Args:
         connections: Server name → connection.
-        auth: For HTTP servers whose connection has none: one for all of them, or server name → `httpx.Auth`.
+        auth: For HTTP servers whose connection has none: one for all of them, or server name → `httpx.Auth`; None for
+            none.
+
+    Raises:
+        ConfigError: A connection is invalid, the first of several; or `auth` names no server over HTTP.
     """
     if not isinstance(connections, Mapping):
         raise ConfigError(f"MCP connections must map server names to connections; got {type(connections).__name__}.")
@@ -136,7 +140,10 @@ def check_connections(
 
 
 def _check(name: Any, connection: Any) -> ServerConfig:
-    """Validate one connection; raise `ConfigError` with the name of the server."""
+    """Validate one connection, and return it; keys with an empty value (None) count as absent.
+
+    Raises `ConfigError` with the name of the server.
+    """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"MCP server names must be non-empty text; got {name!r}.")
     if not isinstance(connection, Mapping):
@@ -162,7 +169,9 @@ def _check(name: Any, connection: Any) -> ServerConfig:
 
 
 def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
-    """Return the transport of a connection; raise `ConfigError` if it is missing or unknown."""
+    """Return the transport of a connection in the form of `TRANSPORTS`; raise `ConfigError` if it is missing or
+    unknown.
+    """
     if "transport" not in connection:
         guess = "stdio" if "command" in connection else "streamable_http"
         _refuse(name, f"'transport' is missing; {did_you_mean(guess, TRANSPORTS)}")
@@ -191,8 +200,9 @@ def _check_stdio(name: str, options: dict[str, Any]) -> None:
 
 
 def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
-    """Raise `ConfigError` if a setting of a transport over HTTP is missing or invalid; convert timeouts and `oauth` in
-    place.
+    """Check the settings of a transport over HTTP; convert timeouts and `oauth` in place.
+
+    Timeouts become seconds, and `oauth` is replaced by `auth`. Raises `ConfigError` if a setting is missing or invalid.
     """
     url = options.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
@@ -232,7 +242,7 @@ def _check_texts(name: str, key: str, value: Any) -> None:
 
 
 def _seconds(name: str, key: str, value: Any) -> float:
-    """Return a duration as seconds; raise `ConfigError` unless it is above zero."""
+    """Return a duration as seconds above zero; raise `ConfigError` for anything else (forms: see `_as_seconds`)."""
     seconds = _as_seconds(value)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         _refuse(name, f"{key!r} must be seconds above zero; got {value!r}.")

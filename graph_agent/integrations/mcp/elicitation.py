@@ -68,9 +68,10 @@ _STOP_REASONS = {"length": "maxTokens", "max_tokens": "maxTokens", "MAX_TOKENS":
 async def answer_with(
     sampler: Sampler, params: types.CreateMessageRequestParams, config: ServerConfig
 ) -> types.CreateMessageResult | types.ErrorData:
-    """Answer a server's sampling request by the agent's model.
+    """Return the reply to a server's sampling request, made by the agent's model.
 
-    Requests with tools, and failures, are answered by an error. Only cancellation raises.
+    It is a refusal for a request with tools or with content that models do not accept, and if the agent's budget is
+    used up. Any other error of the model is logged, and an error is returned. Only cancellation raises.
 
     Args:
         sampler: Sends the request, as usage of the run.
@@ -148,10 +149,12 @@ async def call_and_ask(
 ) -> types.CallToolResult:
     """Call a tool; a question of the server interrupts the graph, and the resumed run continues the same call.
 
-    Outside an agent's call, or without a checkpointer, a question is answered as unsupported. If another process has
-    begun the call, the questions that it asked are asked again; a call that may not be repeated is continued there.
+    Outside an agent's call, or for a server that neither asks users nor samples, the tool is only called. Without a
+    checkpointer, a question is answered as unsupported. If another process has begun the call, the questions that it
+    asked are asked again; a call that may not be repeated is continued there.
 
     Args:
+        server: The server.
         bridge: Runs code on the event loop of the server's session.
         tool: The tool's definition.
         arguments: Its arguments.
@@ -209,7 +212,8 @@ async def _call(
 ) -> types.CallToolResult:
     """Call a tool; if the server refuses until the user has opened an address, ask the user and call again.
 
-    Raises `ToolException` if the user does not open it, or if the server refuses more than 5 times.
+    Raises `ToolException` if the user does not open it, and `UrlsRequiredError` if the server refuses more than
+    `_MAX_REFUSALS` times, or names no address.
     """
     refusals = 0
     while True:
@@ -279,6 +283,9 @@ class _Conversation:
 
     async def run(self, *, continued: bool) -> types.CallToolResult:
         """Return the result of the call; raise `GraphInterrupt` for a question that has no answer yet.
+
+        A call that interrupts stays open on the server. After any other error, and at its end, it is removed from the
+        suspended calls.
 
         Args:
             continued: Whether an earlier task in this process has begun the call.
@@ -362,8 +369,8 @@ class _Conversation:
     async def _answer(self, question: OpenQuestion) -> None:
         """Answer a question by an answer that was given before, or interrupt the graph for one.
 
-        An earlier answer that no longer fits is dropped; the question then comes again. Questions are known by a digest
-        of their content.
+        Questions are recognized by a digest of their content. An earlier answer that no longer fits is dropped, and the
+        question is not answered; the next step returns it again.
         """
         value = self._request(question)
         digest = value["questions"][-1]
@@ -380,8 +387,9 @@ class _Conversation:
         await self._deliver(question, value, answer)
 
     async def _deliver(self, question: OpenQuestion, value: ElicitationRequest, answer: Any) -> None:
-        """Deliver the user's answer to a question; interrupt the graph again, with the error, while the answer does not
-        fit.
+        """Deliver the user's answer to a question.
+
+        While the answer does not fit, interrupt the graph again with the same question and the error.
         """
         while True:
             try:
@@ -417,8 +425,10 @@ class _Conversation:
             self._suspended.usage = NO_USAGE
 
     async def _sample(self, params: types.CreateMessageRequestParams) -> ClientReply:
-        """Answer a sampling request by the agent's model; refuse it beyond `MAX_SAMPLES`, or if the connection does not
-        permit it.
+        """Return the reply of the agent's model to a sampling request, and count the request.
+
+        A refusal if there is no sampler, the connection does not permit sampling, or the call has made more than
+        `MAX_SAMPLES` requests.
         """
         self._suspended.samples += 1
         if self._sampler is None or not self._server.samples:
@@ -428,8 +438,10 @@ class _Conversation:
         return await answer_with(self._sampler, params, self._server.config)
 
     def _request(self, question: OpenQuestion) -> ElicitationRequest:
-        """Return a question in the form of the interrupt: server, call, message, form or address, and digests of all
-        questions.
+        """Return a question in the form of the interrupt's value.
+
+        It has the server, the call, the message, the form or the address, the digests of all questions of the call so
+        far, this one last, and whether the call may be repeated.
         """
         params = question.params
         assert not isinstance(params, types.CreateMessageRequestParams)
@@ -453,7 +465,10 @@ class _Conversation:
 
 
 async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationRequest | None:
-    """Return the newest question that a task of an earlier run asked for this call; None if there is none."""
+    """Return the newest question that a task of an earlier run asked for this call; None if there is none.
+
+    None also for a call that this run has planned and that was not resumed, without reading the checkpoint.
+    """
     if not count_resume_values(config) and call["id"] in run_of(config).calls.planned:
         return None
     runtime = get_runtime()

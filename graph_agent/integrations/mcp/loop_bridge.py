@@ -83,8 +83,8 @@ class LoopBridge:
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         async def run() -> T:
-            """Note the start, and do the work; `CancelledError` is raised instead if the caller has given up waiting
-            for the start.
+            """Mark the work as started, and do it; raise `CancelledError` if the caller does not wait for the start any
+            more.
             """
             if not started.set_running_or_notify_cancel():
                 raise asyncio.CancelledError

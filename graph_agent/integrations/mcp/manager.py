@@ -124,9 +124,9 @@ async def open_mcp_tools(
 
 
 async def _tools_or_error(server: McpServer) -> list[types.Tool] | str:
-    """Open a server, and return its tools, or the error for which it did not start.
+    """Open a server, and return its tools, or the text of the error for which it did not start.
 
-    The error is logged; of a `required` server it is raised as `McpServerError`.
+    The error is logged. For a `required` server, `McpServerError` is raised instead.
     """
     try:
         return await server.open()
@@ -166,7 +166,10 @@ class _Opening:
         return self.tools
 
     def on_tools(self, server: McpServer) -> None:
-        """Update the list after a server's tools have changed; a tool whose name is taken is dropped with a warning."""
+        """Update the list, in place, after a server's tools have changed, and count the change in `version`.
+
+        A tool whose name is taken is left out with a warning. The server is removed from `failed`.
+        """
         self.tools[:], conflicts = self._distinct()
         for conflict in conflicts:
             logger.warning("%s The second one is ignored.", conflict)
@@ -222,7 +225,10 @@ class _Opening:
                 yield from self._listing[server.config.name]
 
     async def states(self) -> dict[str, bool]:
-        """Return server name → whether the server can be called; opens servers that did not start or have ended."""
+        """Return server name → whether the server can be called; reopens servers whose session has ended.
+
+        A server that did not start is opened, too, if the list had a tool at any time.
+        """
         # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.
         may_open = bool(self._converted)
 

@@ -67,6 +67,9 @@ def read_message(raw: bytes, encoding: str, errors: str) -> types.JSONRPCMessage
 def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
     """Return the error for a message that could not be parsed.
 
+    It is `stray` if the message begins with no bracket, and is then probably output of the server's code. Otherwise it
+    has the id of the request, if the message has one.
+
     Args:
         error: The error of the parser.
         raw: The message; None to take it from `error`, a pydantic `ValidationError`.
@@ -110,7 +113,10 @@ def replacement_for(error: UnreadableError) -> SessionMessage | None:
 
 
 def request_id_in(raw: bytes) -> types.RequestId | None:
-    """Return the top-level `id` in JSON that may be damaged or incomplete; None if the first 65,536 bytes have none."""
+    """Return the top-level `id` in JSON that may be damaged or incomplete; None if the first 65,536 bytes have none.
+
+    None also if it is neither a number nor a text.
+    """
     # By tokens, as a damaged or cut message cannot be parsed.
     depth, key, previous = 0, b"", b""
     for token in _TOKEN.finditer(raw, 0, _HEAD):
@@ -210,9 +216,10 @@ class LostCallError(Exception):
 
 
 def root_cause(error: BaseException) -> str:
-    """Return the description of an error in one line, with the class's name unless the text explains itself.
+    """Return the description of an error in one line: the name of its class and its text.
 
-    For an exception group, the texts of all exceptions inside are joined.
+    Without the name for errors whose text explains itself, and for errors of files, which give the reason and the file.
+    For an exception group, the texts of all exceptions inside are joined, each once.
     """
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))

@@ -83,7 +83,10 @@ class TokenFile:
         self._server_url = server_url
 
     def read(self) -> dict[str, Any]:
-        """Return the stored values; empty if there is no file, or, with a warning, if it cannot be read."""
+        """Return the stored values; empty if there is no file, or if it holds no JSON object.
+
+        A file that cannot be read or is no JSON is logged as a warning.
+        """
         try:
             stored = json.loads(self.path.read_text())
         except FileNotFoundError:
@@ -221,10 +224,10 @@ class FileOAuth(OAuthClientProvider):
             )
 
     async def _show(self, url: str) -> None:
-        """Show the address at which the user authorizes the client, and listen for the redirect. The server's metadata
-        is written to the file first, for later processes.
+        """Show the address at which the user authorizes the client, and listen for the redirect.
 
-        Raises `AuthorizationNeededError` if no user can be asked.
+        It is passed to `on_url` of the settings, or else written to standard error. The server's metadata is written to
+        the file first. Raises `AuthorizationNeededError` if no user can be asked.
         """
         # Stored for later processes, which refresh tokens without a discovery.
         if self.context.oauth_metadata is not None:
@@ -284,8 +287,10 @@ class FileOAuth(OAuthClientProvider):
         return values["code"], values.get("state")
 
     def _redirect_uri(self) -> str:
-        """Return the address of the redirect: that of the registered client, or one on 127.0.0.1 with the port of the
-        settings.
+        """Return the address of the redirect: that of the registered client, if the file has one, else one on
+        127.0.0.1.
+
+        Its port is that of the settings, or a free one if that is 0.
         """
         # A registered client is redirected to its registered address only.
         stored = _parsed(OAuthClientInformationFull, self._file.read().get("client"))

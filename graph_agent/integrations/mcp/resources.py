@@ -85,8 +85,15 @@ _Work = Callable[[ClientSession, dict[str, Any]], Awaitable[str]]
 
 
 async def _request(server: McpServer, name: str, work: _Work, arguments: dict[str, Any]) -> str:
-    """Perform the work of a tool; raise `ToolException` if the server answers with an error, or an argument is
-    invalid.
+    """Return the result of a tool's work on a session of the server.
+
+    Raises `ToolException` if the server answers with an error, or an argument is invalid.
+
+    Args:
+        server: The server.
+        name: Name of the tool, for errors.
+        work: Sends the requests; receives the session and the arguments.
+        arguments: Arguments of the tool.
     """
     try:
         return await server.request(name, lambda session: work(session, arguments))
@@ -97,10 +104,9 @@ async def _request(server: McpServer, name: str, work: _Work, arguments: dict[st
 
 
 async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> str:
-    """Return the resources and resource templates of a server, one JSON object a line; no templates if it has no such
-    list.
+    """Return the resources and resource templates of a server, one JSON object a line; `There are none.` without any.
 
-    Without any, the text is `There are none.`. Raises `McpError` if the server answers with an error.
+    A server that has no list of templates has none. Raises `McpError` if the server answers with another error.
 
     Args:
         session: The session with the server.

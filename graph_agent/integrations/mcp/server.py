@@ -163,9 +163,10 @@ class McpServer:
         return self._connection.relisting if self._connection is not None else None
 
     async def is_up(self, *, may_open: bool) -> bool:
-        """Return whether the server can be called now; a session that has ended is reopened.
+        """Return whether the server can be called now; a session that has ended is reopened first.
 
-        With `may_open`, a server that has not started is opened, and its tools are added.
+        A server that has not started is opened, and its tools are added, if `may_open`; otherwise False is returned for
+        it. False also if opening fails.
         """
         try:
             if self._open:
@@ -198,10 +199,10 @@ class McpServer:
         await asyncio.gather(*(connection.close() for connection in self._connections))
 
     async def _usable_connection(self) -> ServerConnection:
-        """Return an open connection, a new one if the last cannot be used; raise `McpServerError` if it cannot be
-        opened.
+        """Return an open connection: the current one, or a new one if that cannot be used.
 
-        Callers at the same time share the opening.
+        Callers at the same time share the opening. Raises `McpServerError` if it cannot be opened, or the server was
+        closed. Changed tools of the connection are taken over.
         """
         if self._closed:
             raise McpServerError(f"MCP server {self.config.name!r} was closed: its `async with` block has ended.")
@@ -216,7 +217,10 @@ class McpServer:
         return connection
 
     def _update_tools(self, connection: ServerConnection) -> None:
-        """Take over the tools that a connection lists, unless they are pinned, and report a change."""
+        """Take over the tools that a connection lists; if they differ from those before, call `on_tools`.
+
+        Does nothing before the server is open, and with `pin_tools`.
+        """
         # The identity check suffices for most calls: a connection replaces its mapping only when it lists again.
         if not self._open or connection.tools is self.tools or self.config.pin_tools:
             return
@@ -243,8 +247,9 @@ class McpServer:
             self._retire(connection, reason)
 
     def _retire(self, connection: ServerConnection, reason: str) -> None:
-        """Let a connection end after its running calls; if it is the current one, log the reason, and the next call
-        opens a new one.
+        """Let a connection end after its running calls.
+
+        If it is the current one, log the reason; the next call then opens a new one.
         """
         if connection is self._connection:
             self._connection = None

@@ -227,8 +227,12 @@ class ServerConnection:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
 
     async def _own(self) -> None:
-        """Open the session, keep it open until it ends, and close it. Never raises: a failure of the start is stored in
-        `failure`, and one after it ends the session.
+        """Open the session, keep it open until it ends, and close it; the body of the task that owns the session.
+
+        Never raises.
+
+        A failure before the session is open is stored in `failure`, with the end of the server's standard error; a
+        later one ends the session. Tasks for notifications and for listing tools are cancelled at the end.
         """
         watch = HttpWatch(self._on_loss, self._on_server_request)
         try:
@@ -259,8 +263,9 @@ class ServerConnection:
                 task.cancel()
 
     async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
-        """Begin the protocol over two streams, with the callbacks that the settings permit, list the tools, and resolve
-        `opened`.
+        """Begin the protocol over two streams, list the tools, set `capabilities` and `tools`, and resolve `opened`.
+
+        The callbacks for questions, sampling and roots are set only as far as the settings permit.
         """
         options = dict(self._config.options.get("session_kwargs", {}))
         if self._elicit is not None:
@@ -285,7 +290,10 @@ class ServerConnection:
             self.opened.set_result(None)
 
     def _outcome(self, call: CallerRequests, answer: asyncio.Future[T]) -> T:
-        """Return the result of a caller's work; raise its error, or `LostCallError` if no answer can arrive."""
+        """Return the result of a caller's work, or raise its error.
+
+        Raises `LostCallError` if no answer can arrive, or if the error is that of the closed connection.
+        """
         broken = Loss(self._reason(), may_have_run=call.sent)
         if not answer.done():
             raise LostCallError(call.lost.result() if call.lost.done() else broken)
@@ -299,7 +307,10 @@ class ServerConnection:
             raise
 
     def _notify_cancelled(self, session: McpSession, call: CallerRequests) -> None:
-        """Notify the server, in a task, that a caller's newest request was cancelled, if it may still run."""
+        """Notify the server, in a task, that a caller's newest request was cancelled.
+
+        Does nothing if the request was not sent, is lost, or the session has ended.
+        """
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
             return
         params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller cancelled the call.")

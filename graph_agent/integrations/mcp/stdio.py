@@ -121,8 +121,9 @@ async def _receive(
 
 
 def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -> SessionMessage | Exception:
-    """Return the message in a line. For an unreadable line, return an error reply to its request, or an
-    `UnreadableError` if the request is unknown.
+    """Return the message in a line; for an unreadable line, an error reply to the request whose reply it is.
+
+    An `UnreadableError` is returned if the request is unknown.
     """
     try:
         if isinstance(line, UnreadableError):

@@ -196,7 +196,7 @@ class SuspendedCalls:
         call.expires = asyncio.get_running_loop().call_later(self._keep_s, self._expire, call)
 
     def end(self, call: SuspendedCall) -> None:
-        """Remove a call, and cancel it if it runs; after the last one, the Store is no longer read for answers."""
+        """Remove a call, and cancel it if it runs; after the last call, stop reading the Store for answers."""
         call.cancel()
         self._calls.pop(call.key, None)
         if not self._calls and self._watching is not None:
@@ -216,8 +216,10 @@ class SuspendedCalls:
             self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
 
     async def _look(self, inbox: StoreInbox) -> None:
-        """Read the answers in the Store, and continue, in tasks, the suspended calls of this process that they are for;
-        remove old notes.
+        """Read the answers in the Store, and continue the suspended calls of this process to which they belong, in
+        tasks.
+
+        Old notes, which a killed process has left, are removed.
         """
         notes = await inbox.read(_BOX)
         for note in notes:
@@ -233,10 +235,10 @@ class SuspendedCalls:
             await inbox.forget(_BOX, stale)
 
     async def _hand_over(self, inbox: StoreInbox, note: ControlMessage, call: SuspendedCall) -> None:
-        """Continue a call with another process's answer, and send back what follows: the next question, after which the
-        call is suspended again, its result, or its error.
+        """Continue a call with another process's answer, and send what follows to that process.
 
-        Signs of life are sent meanwhile. If the other process has removed its note, the call is ended.
+        That is the next question, after which the call is suspended again, or its result or its error, after which it
+        is ended. Signs of life are sent meanwhile. If the other process has removed its note, the call is ended.
         """
         assert call.continue_for is not None, "the task that left it has set it"
         work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))
@@ -378,9 +380,14 @@ class Questions:
         return reply if isinstance(reply, types.CreateMessageResult | types.ErrorData) else UNSUPPORTED
 
     async def _ask(self, question: types.RequestId, params: QuestionParams) -> ClientReply:
-        """Return the reply of the asker of the call that a question belongs to; an error reply if there is none.
+        """Return the reply of the asker of the call to which a question belongs.
 
-        If a guessed call ends without the answer, the question is passed to another one.
+        An error reply if the call cannot be decided, or has no asker. If a guessed call is answered by the server
+        before the reply, the question is passed to another call; if the call ends otherwise, `VOID` is returned.
+
+        Args:
+            question: Id of the server's request.
+            params: The question.
         """
         origin = self._origins.pop(question, None)
         while True:
@@ -404,8 +411,11 @@ class Questions:
             # The call ended without the answer, so the question is another call's.
 
     async def _find(self) -> AskingCall | None:
-        """Wait until only one call remains to which a question can belong; None if that cannot be decided: no call
-        runs, or calls of several sessions could have asked, which is logged. Calls without an open question come first.
+        """Wait until it is decided to which running call a question belongs, and return the call.
+
+        It is the only running call, or the only one without an open question. If each call without an open question has
+        one that is not assigned, they are assigned in order. None if no call runs, if several run that all have
+        questions, or, with a warning, if such calls are of several sessions.
         """
         mark = object()
         self._unassigned.append(mark)

@@ -61,7 +61,7 @@ def _fault(tool: types.Tool) -> str:
 
 
 def _is_large(schema: dict[str, Any]) -> bool:
-    """Whether expanding a schema's references would give more than `_MOST_PARTS` parts; circles are expanded once."""
+    """Whether expanding a schema's references would give `_MOST_PARTS` parts or more; circles are expanded once."""
     left = _MOST_PARTS
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     while pending and left > 0:

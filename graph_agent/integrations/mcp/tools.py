@@ -79,6 +79,7 @@ def to_langchain_tool(server: McpServer, tool: types.Tool, bridge: LoopBridge, s
     result raises `ToolException`. A blocking call refuses the server's questions.
 
     Args:
+        server: The server.
         tool: The tool's definition.
         bridge: Runs code on the event loop of the server's session.
         source: The `McpTools` list that will contain the tool.
@@ -183,7 +184,10 @@ def _for_models(content: types.ContentBlock) -> types.ContentBlock:
 
 
 def resource_text(content: types.TextResourceContents | types.BlobResourceContents) -> str:
-    """Return a resource as text; for one that is not text, its address, type and size."""
+    """Return a resource as text: its own text, or that decoded from a blob of a text type.
+
+    A blob of another type is described by its address, type and size.
+    """
     if isinstance(content, types.TextResourceContents):
         return content.text
     kind = content.mimeType or "unknown type"

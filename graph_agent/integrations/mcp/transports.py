@@ -61,7 +61,7 @@ class ServerLog:
         return "\n".join(self._lines)
 
     def _read(self, pipe: int) -> None:
-        """Read a pipe to its end, in a thread."""
+        """Read a pipe to its end, in a thread: log each line at DEBUG, and keep its first 500 characters for errors."""
         with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 # A long line, such as one of base64, would fill the error message.
@@ -122,7 +122,7 @@ async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[In
 
 @asynccontextmanager
 async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """Connect to a server over HTTP with server-sent events, and disconnect on exit."""
+    """Connect to a server over HTTP with server-sent events, and disconnect on exit; raise the transport's errors."""
     options: Any = config.options
 
     def watched(
@@ -146,7 +146,10 @@ async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[In
 
 @asynccontextmanager
 async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """Connect to a server over streamable HTTP, and disconnect on exit."""
+    """Connect to a server over streamable HTTP, and disconnect on exit; raise the transport's errors.
+
+    Unless the option `terminate_on_close` is False, the session on the server is ended on exit.
+    """
     options: Any = config.options
     timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=_read_timeout_s(config))
     client = options.get("httpx_client_factory", httpx.AsyncClient)(
@@ -171,7 +174,7 @@ def _read_timeout_s(config: ServerConfig) -> float:
 
 
 def _expand(value: str) -> str:
-    """Replace references to environment variables, such as `${HOME}`; one that is not set is kept, with a warning."""
+    """Replace references to environment variables, such as `${HOME}`; one without a value is kept, with a warning."""
     expanded, missing = expand_known(value)
     if missing is not None:
         logger.warning("An MCP server's env refers to %s, which is not set", missing)

@@ -68,7 +68,7 @@ class BoundedBody:
             yield await self._whole()
 
     async def _whole(self) -> bytes:
-        """Return a body that is one message, or the error reply that replaces a body that is too long."""
+        """Return a body that is one message; the error reply that replaces it if it is longer than `max_bytes`."""
         parts: list[bytes] = []
         size = 0
         async for chunk in self._response.aiter_bytes():
@@ -79,8 +79,10 @@ class BoundedBody:
         return b"".join(parts)
 
     async def _events(self) -> AsyncIterator[bytes]:
-        """Yield whole events, each with its final blank line; one that is too large is replaced by an error event. A
-        rest without a blank line is yielded at the end.
+        """Yield whole events, each with its final blank line.
+
+        An event that is larger than `max_bytes` is replaced by an error event. A rest without a blank line is yielded
+        at the end.
         """
         buffer, searched, refused = bytearray(), 0, False
         async for chunk in self._response.aiter_bytes():
@@ -102,7 +104,10 @@ class BoundedBody:
             yield bytes(buffer)
 
     def _checked(self, event: bytes) -> bytes:
-        """Return an event, or what replaces one that is too long; note its id and requests of the server."""
+        """Return an event, or the error event that replaces one that is too long.
+
+        Of an event that is not too long, the id is noted, and a request of the server in it is reported.
+        """
         if len(event) > self._max_bytes:
             return self._refused_event(event[:_HEAD])
         if ids := _ID_LINE.findall(event):
@@ -112,7 +117,9 @@ class BoundedBody:
         return event
 
     def _report_request(self, event: bytes, request_id: RequestId) -> None:
-        """Report a request of the server in an event; anything else is ignored."""
+        """Call `on_server_request` if an event is a request of the server; anything else, also invalid JSON, is
+        ignored.
+        """
         try:
             message = json.loads(b"\n".join(_data_lines(event)))
         except ValueError:
@@ -128,8 +135,10 @@ class BoundedBody:
         return b"event: message\ndata: " + reply + b"\n\n" if reply else b""
 
     def _refusal(self, head: bytes) -> bytes:
-        """Return the error reply that replaces a message, given its begin; empty, with a warning, if its request is
-        unknown.
+        """Return the error reply that replaces a message that is too long, as JSON.
+
+        The id of its request is that of the response, or that found in `head`, the begin of the message. Without one,
+        the message is logged as a warning, and the result is empty.
         """
         refused = too_long(head[:_HEAD], self._max_bytes)
         request_id = self._request_id if self._request_id is not None else refused.request_id
@@ -224,8 +233,10 @@ class WatchedClient:
         return self._watch(response, request_id)
 
     async def _get(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
-        """Open a stream of events, or the rest of a response that broke off; a failure of the latter is reported, and
-        raised.
+        """Open a stream of events, or the rest of a response that broke off (by its header `last-event-id`).
+
+        A failure of the latter, also an error status, is reported as the loss of its request, and raised. An error
+        status of the former is returned.
         """
         # The transport resumes a response by the id of the last event that it has received.
         request_id = self._resuming.pop(request.headers.get("last-event-id", ""), None)
@@ -258,7 +269,8 @@ class WatchedClient:
         waits.
 
         Args:
-            request_id: Id of its MCP request; None for a message without one, whose loss is only logged.
+            request: The HTTP request.
+            request_id: Id of the MCP request in it; None for a message without one, whose loss is only logged.
             loss: How it was lost.
         """
         if request_id is None:
@@ -269,12 +281,16 @@ class WatchedClient:
         return httpx.Response(202, request=request)
 
     def _watch(self, response: httpx.Response, request_id: RequestId | None) -> httpx.Response:
-        """Return a response whose body is read in whole messages, and which reports an end before the answer."""
+        """Return a response whose body is read in whole messages.
+
+        If it ends or breaks off before the answer, the place is noted, so that the transport can request the rest, or
+        else the loss of its request is reported. Without a `request_id`, nothing is reported.
+        """
 
         def ended(last_event_id: str, reason: str) -> None:
-            """Note where a response broke off, so that its rest can be requested, or report the loss of its request.
+            """Note the id of the last event, with which the rest of the response can be requested.
 
-            The request is lost if the response had no event with an id; `reason` is why it ended then.
+            If there is no such id, report the loss of the request, with `reason`.
             """
             if request_id is None:
                 return
@@ -329,8 +345,8 @@ def _id_of(request: httpx.Request) -> RequestId | None:
 async def _rejection(response: httpx.Response) -> Loss:
     """Return the loss that an error response means; reads and closes the response.
 
-    A 4xx status other than 408 means that the call did not run, and an unknown session (404, or 400 with the word
-    `session`) or a 5xx status that the session is gone.
+    A status of 5xx or 408 means that the call may have run, any other that it did not. The session is gone for a 5xx, a
+    404, and a 400 with the word `session` in its text.
     """
     status = response.status_code
     try:

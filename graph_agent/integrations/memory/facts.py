@@ -124,8 +124,13 @@ class Memory:
         return [_fact(item) for item in await self.found(caller, search, limit=limit, offset=offset)]
 
     async def found(self, caller: str, search: str = "", *, limit: int = 100, offset: int = 0) -> list[SearchItem]:
-        """Return the items of the Store behind the facts that `facts` returns, in the same order, with the same
-        parameters.
+        """Return the items of the Store behind the facts that `facts` returns, in the same order.
+
+        Args:
+            caller: The user.
+            search: Text to search, by words or by vectors; empty for all facts, the newest first.
+            limit: Maximum number of items.
+            offset: Number of items to skip.
         """
         namespace = namespace_of(caller)
         if search and self._find is not None:
@@ -142,11 +147,12 @@ class Memory:
         return await self._store.aget(namespace_of(caller), clean(id_))
 
     async def recall(self, caller: str, text: str, *, most: int | None = None) -> list[Fact]:
-        """Return the facts for an input with this text: first those that fit the text, then the newest, without
-        repetitions.
+        """Return the facts for an input: first those that fit its text, then the newest, each once.
 
-        `most` is their maximum number; None for the memory's `recall`. With 0, or for a caller without facts, the list
-        is empty.
+        Args:
+            caller: The user.
+            text: The text of the input; a blank one gives the newest facts only.
+            most: Maximum number of facts; None for the memory's `recall`, 0 for none.
         """
         most = self.most if most is None else most
         if not most:
@@ -159,7 +165,10 @@ class Memory:
         return found[:most]
 
     async def get(self, caller: str, ids: Iterable[str]) -> dict[str, Fact]:
-        """Return facts of a caller by id, with tombstones of forgotten ones; ids of other callers are left out."""
+        """Return facts of a caller by id; ids that the caller never had are left out.
+
+        A forgotten fact has no content, `forgotten` set, and the time at which it was forgotten.
+        """
         wanted = list(dict.fromkeys(ids))
         namespaces = (namespace_of(caller), (_FORGOTTEN, _label(caller)))
         ops = [GetOp(namespace, clean(id_)) for id_ in wanted for namespace in namespaces]
@@ -173,20 +182,20 @@ class Memory:
         return facts
 
     async def keep(self, caller: str, content: object, id_: str | None = None, *, untrusted: Sequence[str] = ()) -> str:
-        """Store a fact, or replace the one with the id `id_`, and return its id; None for a new id. A fact of another
-        caller with the same id is not touched.
+        """Store a fact, and return its id.
 
         NUL characters and lone surrogates, which no database stores, become U+FFFD; white space at the ends is removed.
 
         Args:
             caller: Id of the user.
             content: The text.
-            id_: Id of the fact to store or replace; None for a new id.
+            id_: Id of the fact to replace, or to create if it does not exist; None for a new id. A fact of another
+                caller with the same id is not touched.
             untrusted: The parts of the text that come from untrusted text, as `Fact.untrusted` has them.
 
         Raises:
             InputError: `content` is no text, or the text is empty or longer than `MAX_CHARS`.
-            UnknownFactError: The fact with this id was forgotten, maybe meanwhile.
+            UnknownFactError: The fact with this id was forgotten, also while this runs.
         """
         if not isinstance(content, str):
             raise InputError(f"content={content!r}: a fact needs a text; give it as `content`.")

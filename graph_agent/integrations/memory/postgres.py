@@ -78,8 +78,13 @@ class FactsInPostgres(SharedPostgresStore):
     """The Store, with a search by words."""
 
     async def find(self, namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
-        """Return the items of a namespace that have a word of the text, the best first; none for a text without
-        words.
+        """Return the items of a namespace that have a word of the text, the best first; empty for a text without words.
+
+        Args:
+            namespace: The namespace.
+            text: The text.
+            limit: Maximum number of items.
+            offset: Number of items to skip.
         """
         if not (words := words_of(text)):
             return []

@@ -76,7 +76,11 @@ class FactsInSqlite(SharedSqliteStore):
     """The Store, whose vectors go with their facts, and which indexes the words of facts."""
 
     async def setup(self) -> None:
-        """Create missing tables and triggers; wait while another process creates them."""
+        """Create missing tables and triggers; wait while another process creates them.
+
+        Also switches on foreign keys, so that vectors are deleted with their items. Raises `sqlite3.Error` if the file
+        cannot be written.
+        """
         await super().setup()
         # Vectors reference their items, and SQLite deletes them only with this setting.
         await self._rows("PRAGMA foreign_keys = ON", ())
@@ -92,8 +96,14 @@ class FactsInSqlite(SharedSqliteStore):
                 await asyncio.sleep(retry.pause_s(error))
 
     async def find(self, namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
-        """Return the items of a namespace that have a word of the text, the best by BM25 first; none for a text without
-        words.
+        """Return the items of a namespace that have a word of the text, the best by BM25 first; empty for a text
+        without words.
+
+        Args:
+            namespace: The namespace.
+            text: The text.
+            limit: Maximum number of items.
+            offset: Number of items to skip.
         """
         if not (words := words_of(text)):
             return []

@@ -52,10 +52,14 @@ class CallerFacts:
     async def asearch(
         self, namespace: tuple[str, ...], *, query: str, filter: Any = None, limit: int = 10, offset: int = 0
     ) -> list[SearchItem]:
-        """Return facts that fit `query`, the best first; `filter` is ignored, because facts have no other fields.
+        """Return facts that fit `query`, the best first, without the fields that only the memory reads.
 
-        `limit` is the maximum number, from 1 to 100, and `offset` the number of facts to skip; values outside are
-        adjusted.
+        Args:
+            namespace: Ignored.
+            query: The text to search; empty for the newest facts.
+            filter: Ignored, because facts have no other fields.
+            limit: Maximum number of facts; brought into the range from 1 to 100.
+            offset: Number of facts to skip; a negative one counts as 0.
         """
         found = await self._memory.found(self._caller, query, limit=max(1, min(limit, 100)), offset=max(0, offset))
         for item in found:

@@ -25,8 +25,9 @@ def by_words(store: BaseStore) -> Find:
     """
 
     async def find(namespace: tuple[str, ...], text: str, limit: int, offset: int) -> list[SearchItem]:
-        """Return the items of a namespace with a word of the text, those with the most words first: `limit` items after
-        the first `offset` ones.
+        """Return the items of a namespace with a word of the text, those with the most words first.
+
+        `limit` is the maximum number of items, `offset` the number of items to skip.
         """
         words = set(words_of(text))
         items = await store.asearch(namespace, limit=10_000)

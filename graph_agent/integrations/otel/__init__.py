@@ -69,9 +69,10 @@ def is_switched_on() -> bool:
 
 
 def instrument_from_env() -> None:
-    """Trace all agents of this process; without a global provider, set one that exports by OTLP over HTTP.
+    """Trace all agents of this process; without a global provider of traces, set one that exports by OTLP over HTTP.
 
-    OpenTelemetry's own variables configure the exporter, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    Exporters of traces and metrics are set together (see `export_by_otlp`). OpenTelemetry's own variables configure
+    them, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
     Raises:
         MissingExtraError: The extra `otel` is not installed.

@@ -100,14 +100,14 @@ class OtelObserver:
 
     @contextmanager
     def run(self, run: Any, name: str) -> Iterator[None]:
-        """Record a span and the metrics of one run, during the block. The span has the session's id, tokens and the
-        status; metrics count model and tool calls.
+        """Record a span, if runs get spans, and the metrics of one run, during the block.
+
+        The span has the session's id, the tokens and the error; metrics count model and tool calls. An exception in the
+        block is recorded as the error and raised; leaving a stream early is no error.
 
         Args:
             run: The run, which keeps the span in `observed`.
             name: Name of the agent.
-
-        An exception in the block is recorded as the span's error and raised; leaving a stream early is no error.
         """
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
@@ -135,7 +135,10 @@ class OtelObserver:
                 span.end()
 
     def enter(self, run: Any) -> None:
-        """Make a run, and its span, the current one of this task; does nothing for a run without `observed`."""
+        """Make a run, and its span, the current one of this task.
+
+        Does nothing for a run without `observed`, or if it is the current one already.
+        """
         if run.observed is not None and _current.get() is not run.observed:
             _current.set(run.observed)
             # Not detached: a node has a context of its own, which ends with it.
@@ -144,8 +147,9 @@ class OtelObserver:
     def event(self, entry: Mapping[str, Any]) -> None:
         """Add an event of the session to the span of the current run, with fields that have no content.
 
-        A `status` event becomes an attribute; a failure or an `error` becomes the error of the run. Types without
-        fields in `EVENT_FIELDS` are ignored.
+        A `status` event becomes an attribute instead, and the status `FAILED` an error of the run if it has none; an
+        `error` event sets the error of the run. Types without fields in `EVENT_FIELDS` are ignored, and all events
+        without a span.
         """
         run = _current.get()
         if run is None or run.span is None:
@@ -189,9 +193,9 @@ class OtelObserver:
 
     @contextmanager
     def plan(self, step: int) -> Iterator[None]:
-        """Record a span for one plan during the block, if plans get spans; later calls are linked to it.
+        """Record a span for one plan during the block, if plans get spans; later calls of the run are linked to it.
 
-        `step` is the number of the plan.
+        `step` is the number of the plan. An exception in the block ends the span and is raised.
         """
         run = _current.get()
         span = self._start(names.PLAN, "", {names.OPERATION: names.PLAN, names.STEP: step, **_conversation(run)})
@@ -204,10 +208,10 @@ class OtelObserver:
             yield
 
     def model_call(self, request: TimedRequest) -> None:
-        """Record a span and the metrics of a model request that has ended, and add its tokens to those of the current
-        run.
+        """Record a span, if model requests get spans, and the metrics of a model request that has ended.
 
-        The span has the time of the request, and its messages only if spans have content.
+        Its tokens are added to those of the current run, if there is one. The span has the time of the request, and its
+        messages only if spans have content.
         """
         run, reply = _current.get(), request.reply
         about = {
@@ -268,10 +272,11 @@ class OtelObserver:
             self._speculation_cost.add(cost, about)
 
     def begin_call(self, call: Any) -> _CallSpan:
-        """Begin the span of a call, linked to its plan and to the calls that it needs, and make it the current one.
-        Arguments are recorded, with secrets masked, only if spans have content.
+        """Begin the span of a call, and make it the current one; return an object for `leave_call` and `end_call`.
 
-        Returns an object for `leave_call` and `end_call`.
+        The span is linked to the plan of the run and to the calls that the call needs. Arguments are recorded, with
+        secrets masked, only if spans have content. If calls get no spans, the object has none, and the current span
+        stays.
         """
         run = _current.get()
         links: list[Link] = []
@@ -316,8 +321,11 @@ class OtelObserver:
     def end_call(self, begun: _CallSpan, status: str, content: Any = None) -> None:
         """End the span of a call, and record its duration.
 
-        `status` is how the call ended. A failure is recorded as the span's error; a call that did not run, waits or was
-        interrupted has not failed. `content` is its result, recorded only if spans have content.
+        Args:
+            begun: The object that `begin_call` returned.
+            status: How the call ended. A failure is recorded as the span's error; a call that did not run, waits or was
+                interrupted has not failed.
+            content: Its result, recorded with secrets masked and only if spans have content; None if it has no result.
         """
         failed = status not in SUCCESSES and status not in NOT_RUN and status not in ("interrupted", "waiting")
         about = {names.TOOL_NAME: begun.name, **({names.ERROR_TYPE: status} if failed else {})}
@@ -396,8 +404,9 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 def _messages(messages: Any) -> str:
-    """Return messages as JSON in the form of the conventions (`role`, and `parts` of type `text`, `tool_call` or
-    `tool_call_response`), with secrets masked.
+    """Return messages as JSON in the form of OpenTelemetry's conventions, with secrets masked.
+
+    Each has a `role`, and `parts` of the type `text`, `tool_call` or `tool_call_response`.
     """
     shown: list[dict[str, Any]] = []
     for message in messages:
@@ -416,10 +425,10 @@ def _messages(messages: Any) -> str:
 
 
 def export_by_otlp() -> None:
-    """Set global providers that export by OTLP over HTTP; does nothing if the program has set its own provider of
-    traces.
+    """Set global providers of traces and metrics that export by OTLP over HTTP.
 
-    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` switch off one of them.
+    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` leave out one of them. Does nothing if the program has
+    set its own provider of traces.
     """
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -121,8 +121,8 @@ class Folder:
     def edit(self, path: str, change: Callable[[str], str]) -> None:
         """Replace the text of a file by what `change` returns for it; what `change` raises is raised.
 
-        Other edits and writes of the file by this package wait, also in other processes. A change by another program is
-        detected, because the file is read again before it is replaced.
+        Other edits and writes in the same folder by this package wait, also in other processes. A change by another
+        program is detected, because the file is read again before it is replaced.
 
         Raises:
             PathError: The path is not below the folder, protected, not a text file, or too large before or after the
@@ -206,7 +206,7 @@ class Folder:
         return content
 
     def _mode_of(self, place: _Place, path: str) -> int | None:
-        """Return the permission bits of a file; None if it does not exist.
+        """Return the permission bits of a file; None if it does not exist. `path` is for the error.
 
         Raises `PathError` if it is not a regular file.
         """
@@ -299,7 +299,10 @@ class Folder:
             raise PathError(f"{path} is protected: it is {what}. A person may approve this, with an approval rule.")
 
     def _parts_of(self, path: str, given: str) -> list[str]:
-        """Return the parts of a path; raise `PathError`, which names `given`, for an absolute one outside the root."""
+        """Return the parts of a path, without empty ones and `.`; an absolute path is made relative to the root.
+
+        Raises `PathError`, which names `given`, for an absolute path outside the root.
+        """
         if path.startswith("/"):
             root = f"{self.root}/"
             if not f"{path}/".startswith(root):

@@ -57,7 +57,10 @@ class IgnoreRule:
 def parse_rule(line: str, *, below: bool = False) -> IgnoreRule | None:
     """Return the rule in a line of a `.gitignore`; None for an empty line or a comment.
 
+    A `!` at the start makes the rule negated. White space at the end is removed as in git.
+
     Args:
+        line: The line.
         below: Whether the rule also matches everything below a folder that it matches.
 
     Raises:
@@ -75,7 +78,10 @@ def parse_rule(line: str, *, below: bool = False) -> IgnoreRule | None:
 
 @functools.lru_cache(8)
 def parse_rules(text: str) -> tuple[IgnoreRule, ...]:
-    """Return the rules in a `.gitignore`, the last line first; invalid lines are left out. Cached."""
+    """Return the rules in a `.gitignore`, the last line first, as the last rule that matches decides.
+
+    Invalid lines are left out, and lines after the first `MOST_LINES`. Cached.
+    """
     rules = list[IgnoreRule]()
     for line in text.removeprefix("\ufeff").split("\n")[:MOST_LINES]:
         try:

@@ -69,8 +69,9 @@ def own_part(root: Path, path: str) -> str | None:
 
 
 def was_approved() -> bool:
-    """Whether a reviewer has approved the running call with exactly its arguments, as planned or as edited. The newest
-    decision since the plan counts. False outside an agent's call.
+    """Whether a reviewer has approved the running call with exactly its arguments, as planned or as edited.
+
+    The newest decision since the plan counts. False outside an agent's call, and for any other decision.
     """
     running = running_call()
     if running is None:
@@ -211,7 +212,10 @@ def _sign_of(repository: str) -> str:
 
 
 def _set_aside(paths: Iterable[str]) -> list[str]:
-    """Rename files so that neither git nor the agent reads them; return the new paths, without failures."""
+    """Rename files to `<path>.refused-…`, so that neither git nor the agent reads them.
+
+    Returns the new paths; files that cannot be renamed are left out.
+    """
     moved = []
     for path in paths:
         refused = f"{path}.refused-{secrets.token_hex(3)}"

@@ -191,8 +191,9 @@ class CommandRunner:
         return "\n".join([stopped or f"exit status {status}", output.text()]).rstrip()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> str:
-        """Wait for the end of a command; return why it must be stopped, as a line of output; empty if it has ended. The
-        limits are time, number of processes, and memory of all processes.
+        """Wait for the end of a command, or until it exceeds a limit of time, number of processes, or memory.
+
+        Returns why it must be stopped, as a line of output; empty if it has ended. The command is not stopped here.
         """
         limits = self._shell
         ended = asyncio.create_task(process.wait())
@@ -221,8 +222,8 @@ class _Output:
         self._dropped = 0
 
     async def read(self, pipe: IO[bytes]) -> None:
-        """Read a pipe to its end, and close it; the first and last bytes are kept, those between are dropped and
-        counted.
+        """Read a pipe to its end, and close it; keep the first and the last bytes, and count those that are dropped
+        between.
         """
         stream = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
@@ -298,10 +299,9 @@ def _processes(pid: int) -> list[psutil.Process]:
 
 
 def _count(pid: int) -> tuple[int, int]:
-    """Return the number of processes of a command, and the bytes of memory that they use together; `(0, 0)` if it has
-    ended.
+    """Return the number of processes of a command, and the bytes of memory that they use together.
 
-    `pid` is the id of its first process. Processes that have left its tree are not counted.
+    `pid` is the id of its first process. `(0, 0)` if it has ended. Processes that have left its tree are not counted.
     """
     import psutil
 
