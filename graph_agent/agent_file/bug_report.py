@@ -119,11 +119,10 @@ def _allowed(value: Any) -> Any:
 
 
 def _rules(spec: AgentSpec) -> dict[str, Any]:
-    """Return, by the name of each model, the rules of its endpoint that differ from the usual form, and its provider;
-    `{"error": …}` for a model that cannot be built.
+    """Return, by the name of each model, the rules of its endpoint that differ from the usual ones, and its provider.
 
     The rules describe what the endpoint accepts in a request. The models are those of `model` and
-    `config.fallback_models`.
+    `config.fallback_models`; one that cannot be built has `{"error": …}`.
     """
     from graph_agent.agent_file.factory import model_candidates
     from graph_agent.base.settings.config import LoopConfig
@@ -149,11 +148,10 @@ def _rules(spec: AgentSpec) -> dict[str, Any]:
 
 
 async def _last_errors(address: str) -> Any:
-    """Return the newest errors, warnings and limits of the newest sessions, newest session first, without the
-    conversations.
+    """Return the newest errors, warnings and limits of the newest sessions, without the conversations.
 
-    At most `_MOST_ERRORS` of at most `_MOST_SESSIONS` sessions are returned; none for a database in memory or a missing
-    file. For a database that cannot be read, it is `{"error": …}`.
+    They are ordered by session, the newest first: at most `_MOST_ERRORS` of at most `_MOST_SESSIONS` sessions. Empty
+    for a database in memory or a missing file; `{"error": …}` for a database that cannot be read.
     """
     if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
         return []
@@ -171,10 +169,10 @@ async def _last_errors(address: str) -> Any:
 
 
 async def _errors_of(reader: Any, number: int) -> list[dict[str, Any]]:
-    """Return the errors, warnings and limits of a session, newest first; `number` stands for its id, which may name a
-    person.
+    """Return the errors, warnings and limits of a session, newest first.
 
-    For a session that cannot be read, the list has one entry of the type `unreadable`.
+    Each has the session's `number` in place of its id, which may name a person. For a session that cannot be read, the
+    list has one entry of the type `unreadable`.
     """
     try:
         tail = await reader.read_tail(pending=True)
@@ -206,11 +204,10 @@ def _raw(config: str) -> Any:
 
 
 def _values(environment: Mapping[str, str], given: Any, db: str | None) -> Iterator[tuple[str, str]]:
-    """Yield each value that must not be in the report, with what stands in its place: `$NAME` for a variable, else
-    `***`.
+    """Yield each value that must not be in the report, with the text that replaces it.
 
-    `given` is the content of the agent file, `db` another address of the database. Parts of URLs are yielded on their
-    own.
+    That is `$NAME` for a value of the environment variable `NAME`, and `***` for a secret in the agent file, `given`,
+    or in `db`, another address of the database. Secrets in URLs are yielded on their own, too.
     """
     for name, value in environment.items():
         yield value, f"${name}"
@@ -239,7 +236,11 @@ def _texts(value: Any, *, is_secret: bool) -> Iterator[str]:
 
 
 def _in_urls(text: str) -> Iterator[str]:
-    """Yield the users, passwords, fragments, values of queries and long parts of paths in the URLs of a text."""
+    """Yield the parts of the URLs in a text that may be secret.
+
+    These are users, passwords, fragments, values of queries, and parts of paths with a digit and 16 characters or more.
+    A URL that cannot be parsed is yielded as a whole.
+    """
     for url in _URL.findall(text):
         try:
             parts = urlsplit(url)

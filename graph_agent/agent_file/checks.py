@@ -64,11 +64,10 @@ _READ_S = 20.0
 
 
 def check_versions() -> Iterator[CheckResult]:
-    """Yield one result `ok` with the versions of Python and the main packages, and one problem for each unmet
-    requirement.
+    """Yield a result `ok` with the versions of Python and the main packages and with the installed extras.
 
-    A requirement is met if the package is installed in a permitted version; those of extras are not checked. The result
-    also names the extras that are installed.
+    Then one problem follows for each unmet requirement of the package. A requirement is met if the package is installed
+    in a permitted version; those of extras are not checked.
     """
     required = [Requirement(each) for each in metadata.requires(PACKAGE) or ()]
     unfit = []
@@ -95,12 +94,11 @@ def check_versions() -> Iterator[CheckResult]:
 
 
 def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
-    """Yield a result for each environment variable with a secret that the agent file needs: a problem if it is unset or
-    blank.
+    """Yield a result for each environment variable with a secret that the agent file needs.
 
-    These are the variables of credentials, of the authentication of delegates, and of models that the file names. With
-    a list of models, only the fallback models count, since the first model that can be built is used. Without any
-    variable, one result `ok`.
+    It is a problem if the variable is unset or blank, else `ok`. The variables are those of credentials, of the
+    authentication of delegates, and of models that the file names. With a list of models, only the fallback models
+    count, since the first model that can be built is used. Without any variable, one result `ok`.
     """
     variables = {source.env: f"credential {name}" for name, source in spec.credentials.items()}
     for delegate in spec.delegates:
@@ -140,11 +138,15 @@ def check_variables(spec: AgentSpec, faults: Mapping[str, str]) -> Iterator[Chec
 
 
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
-    """Build the models of the agent file, and yield a result for each that fails, and for the endpoints. One that fails
-    is a warning if another of the list can be built.
+    """Build the models of the agent file, and yield a result for each that fails, and for the endpoints.
 
-    Without `ask`, the endpoint of the first model that can be built is only contacted; with it, the model is asked with
-    a small tool, which may cost money. If the environment replaces the model by a script, there is only a warning.
+    A model of the list that fails is a warning if another one can be built, else a problem; a fallback model that fails
+    is a problem. If the environment replaces the model by a script, there is only a warning.
+
+    Args:
+        spec: The agent file.
+        ask: Whether to ask the first model that can be built with a small tool, which may cost money. Otherwise its
+            endpoint is only contacted, as are those of the fallback models in both cases.
     """
     from graph_agent.agent_file.factory import model_candidates
     from graph_agent.models.scripted import MOCK_VARIABLE, mock_model_from_env
@@ -213,8 +215,9 @@ async def check_servers(spec: AgentSpec) -> list[CheckResult]:
 
 
 async def _server(name: str, spec: AgentSpec) -> CheckResult:
-    """Return the result for one MCP server: the number of its tools and the time, or a problem. It is opened alone and
-    closed again.
+    """Open one MCP server alone, close it again, and return the result.
+
+    It is `ok`, with the number of tools and the time, or a problem with the reason.
     """
     from graph_agent.agent_file.mcp_connections import mcp_connections
     from graph_agent.integrations.mcp.manager import open_mcp_tools
@@ -253,9 +256,10 @@ async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
 
 
 async def check_parts(spec: AgentSpec) -> CheckResult:
-    """Build the agent without its model and its MCP servers: tools, delegates, hooks, prompts and the response format.
+    """Build the agent without its model, its MCP servers and its database, and return the result.
 
-    Imports the modules that the file names. Returns a problem with the error of the first part that cannot be built.
+    Built are the tools, delegates, hooks, prompts and the response format, for which the modules that the file names
+    are imported. The error of the first part that cannot be built is a problem.
     """
     from graph_agent.agent_file.factory import open_parts
 
@@ -269,11 +273,10 @@ async def check_parts(spec: AgentSpec) -> CheckResult:
 
 
 async def check_database(address: str) -> CheckResult:
-    """Open the database at an address (`sqlite:///…`, `postgresql://…` or `memory:`), and check that it accepts a
-    write. Any exception is a problem.
+    """Open the database at an address, and check that it accepts a write, which is rolled back.
 
-    The write is rolled back. A missing SQLite file is not created; only its folder is checked. A database in memory is
-    a warning, as its sessions end with the process.
+    A missing SQLite file is not created; only its folder is checked. A database in memory is a warning, as its sessions
+    end with the process. Any exception is a problem. `address` is `sqlite:///…`, `postgresql://…` or `memory:`.
     """
     from graph_agent.session.history import list_threads
     from graph_agent.storage.checkpoints.open import open_saver
@@ -304,8 +307,8 @@ async def check_database(address: str) -> CheckResult:
 async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
     """Read the history of each session of a database, newest first, and yield a problem for each that cannot be read.
 
-    Stops after `_READ_S` seconds, with a warning that counts the rest. Yields nothing for a database in memory or one
-    that does not exist. Raises `ConfigError` if the database cannot be opened.
+    Stops after `_READ_S` seconds, with a warning that counts the sessions that were not read. Yields nothing for a
+    database in memory or one that does not exist. Raises `ConfigError` if the database cannot be opened.
     """
     if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
         return

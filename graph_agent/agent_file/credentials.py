@@ -110,8 +110,8 @@ def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
 def loop_fields_from(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return field of `LoopConfig` → parsed value, for the environment variables `GRAPH_AGENT_LOOP_…` that are set.
 
-    Variables of white space count as not set. Raises `ConfigError` if a variable names no field or its value is
-    invalid.
+    Variables of white space count as not set. Raises `ConfigError` if a variable names no field, or its value is no
+    YAML or is invalid for the field. Each value is checked on its own, not in combination with the others.
     """
     fields = {loop_variable_of(name): name for name in (*LoopConfig.model_fields, *LoopConfig.removed_fields)}
     found = {}

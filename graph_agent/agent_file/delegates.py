@@ -71,10 +71,10 @@ class DelegateSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        """Raise `ValueError` unless exactly one of `agent`, `graph` and `url` is given, with a name and fields that fit
-        it.
+        """Return the delegate itself if exactly one of `agent`, `graph` and `url` is given, with fields that fit it.
 
-        Only a delegate with `agent` may have no name, and only one with `url` may have settings of a remote agent.
+        Raises `ValueError` otherwise. Only a delegate with `agent` may have no name, and only one with `url` may have
+        settings of a remote agent.
         """
         if sum(given is not None for given in (self.agent, self.graph, self.url)) != 1:
             raise ValueError(
@@ -125,11 +125,10 @@ class DelegateSpec(BaseModel):
         return GraphDelegate(self.name, self.description, graph, self.background, self.source)
 
     def _remote(self) -> Delegate:
-        """Return a delegate that sends tasks to a remote agent, which is not contacted yet; the URL's variables are
-        replaced.
+        """Return a delegate that sends tasks to a remote agent, which is not contacted yet.
 
-        Raises `ConfigError` if a setting is invalid or a variable is not set, and `MissingExtraError` without the extra
-        `server`.
+        References to environment variables in its URL are replaced. Raises `ConfigError` if a setting is invalid or a
+        variable is not set, and `MissingExtraError` without the extra `server`.
         """
         with needs_extra(f"delegate {self.name!r}", "server"):
             from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate

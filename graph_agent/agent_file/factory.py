@@ -227,11 +227,10 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
-    """Open the delegates that are agent files, without databases of their own and without keys of the environment;
-    return index in `delegates` → agent.
+    """Open the delegates that are agent files; return index in `delegates` → agent.
 
-    `above` has the agent files that lead to this one, it included. Raises `ConfigError` if agent files delegate to each
-    other in a circle.
+    They have no databases of their own, and environment variables replace none of their keys. `above` has the agent
+    files that lead to this one, it included. Raises `ConfigError` if agent files delegate to each other in a circle.
     """
     opened = {}
     for at, delegate in enumerate(spec.delegates):
@@ -367,10 +366,10 @@ def _config(spec: AgentSpec) -> LoopConfig:
 
 
 def _approval_rule(rule: str, spec: AgentSpec) -> Any:
-    """Return an approval rule: the imported function for `module:function`, any other text (a pattern of names)
+    """Return an approval rule: the function that `module:function` names, any other text (a pattern of names)
     unchanged.
 
-    Raises `ConfigError` if the function cannot be imported or called with one call.
+    Raises `ConfigError` if the function cannot be imported, or does not take one argument.
     """
     if not _REFERENCE.fullmatch(rule):
         return rule
@@ -432,10 +431,10 @@ def _model(spec: AgentSpec) -> BaseChatModel:
 
 
 def _candidate(given: str | ModelEndpoint, spec: AgentSpec) -> BaseChatModel:
-    """Build a model: by its endpoint, by `module:factory` if there is such a module in the folder or on the import
-    path, or else by `provider:name`.
+    """Build a model: by its endpoint, else by `module:factory`, else by `provider:name`.
 
-    Raises `ConfigError` if it cannot be built, or the factory returns no chat model.
+    The second applies if there is such a module in the agent file's folder or on the import path. Raises `ConfigError`
+    if the model cannot be built, or the factory returns no chat model.
     """
     name = given if isinstance(given, str) else given.model
     endpoint = endpoint_in(name) if isinstance(given, str) else given
@@ -452,11 +451,10 @@ def _candidate(given: str | ModelEndpoint, spec: AgentSpec) -> BaseChatModel:
 
 
 def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
-    """Return the system prompt of an agent file: a text, or for a template a function that renders it with the present
-    date.
+    """Return the system prompt of an agent file: a text, or for a template a function that renders it at each request.
 
-    A name ending in `.yaml` or `.yml` is that of a prompt file, which is always a template. Raises `ConfigError` if the
-    file or the template is invalid.
+    A text with variables is a template. A name ending in `.yaml` or `.yml` is that of a prompt file, which is always
+    one. Raises `ConfigError` if the file or the template is invalid.
     """
     text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
     if text.endswith((".yaml", ".yml")):

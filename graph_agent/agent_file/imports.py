@@ -37,10 +37,12 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
     Args:
         name: The dotted name.
         folder: Folder that is searched for the module before the import path.
-        missing_ok: Whether to return None for a name of another form, or an object that does not exist.
+        missing_ok: Whether to return None for a name of another form, for a module that does not exist, and for an
+            attribute that a module outside `folder` does not have.
 
     Raises:
-        ConfigError: The name has another form, there is no such module or attribute, or the import fails.
+        ConfigError: The name has another form, there is no such module or attribute, or the import fails. A
+            `MissingExtraError` if the module belongs to an extra that is not installed.
     """
     split = _split(name)
     if split is None:
@@ -109,8 +111,9 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
 
 
 def _split(name: str) -> tuple[str, list[str]] | None:
-    """Return module and attributes of a dotted name, such as `("a.b", ["C"])` for `a.b:C` or `a.b.C`; None for a name
-    of another form.
+    """Return module and attributes of a dotted name, such as `("a.b", ["C"])` for `a.b:C` or `a.b.C`.
+
+    None for a name of another form, i.e. one without a module, or with a part that is no identifier.
     """
     module, colon, attributes = name.partition(":")
     if not colon:
@@ -121,9 +124,11 @@ def _split(name: str) -> tuple[str, list[str]] | None:
 
 
 def _module(name: str, folder: Path) -> ModuleType:
-    """Import a module, from `folder` first; a file of the folder runs once, also if the program has imported it itself.
+    """Import a module, and return it: the file `<name>.py` of `folder` if there is one, else the module of this name.
 
-    Raises `ModuleNotFoundError`, and whatever the module raises.
+    A file of the folder runs once, also if the program has imported it itself, and is registered under a name of its
+    own. While it runs, the folder is first on the import path. Raises `ModuleNotFoundError`, and whatever the module
+    raises.
     """
     if not _is_local(name, folder):
         return importlib.import_module(name)
@@ -220,15 +225,16 @@ class MiddlewareSpec(HookSpec):
 def load_hook(spec: HookSpec, folder: Path) -> Any:
     """Return the hook or middleware of an agent file.
 
-    A class or factory is called with the arguments; an object is returned unchanged and takes no arguments. An argument
-    `{use: NAME}` is imported, as is a text for a parameter that accepts a callable and no text.
+    A class or factory is called with the arguments; any other object is returned unchanged and takes no arguments. An
+    argument `{use: NAME}` is replaced by the object of that name, as is a text for a parameter that accepts a callable
+    and no text.
 
     Args:
         spec: Name and arguments.
         folder: The agent file's folder, which is searched first for modules.
 
     Raises:
-        ConfigError: A name cannot be resolved, an object has arguments, or the arguments do not fit.
+        ConfigError: A name cannot be resolved, an object has arguments, or the call fails.
     """
     named = load_attribute(spec.use, folder)
     is_hook = hasattr(named, "should_run") and not isinstance(named, type)
@@ -293,8 +299,9 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return parameter → annotation of a function or class; a text that cannot be evaluated is kept as text. Empty if
-    it has no signature.
+    """Return parameter → annotation of a function or class; empty if it has no signature.
+
+    An annotation that is a text is evaluated with the names of its module; if that fails, it is kept as text.
     """
     try:
         parameters = inspect.signature(function).parameters

@@ -218,11 +218,11 @@ def definition() -> dict[str, Any]:
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a JSON schema in the structural form that Kubernetes accepts: no references, no null, no titles, no
-    defaults.
+    """Return a JSON schema in the structural form that Kubernetes accepts.
 
-    An object without listed properties accepts any fields, unless all its values are texts. `definitions` are those
-    that references name.
+    References are replaced by the `definitions` that they name, and optional fields lose the alternative null. Titles,
+    defaults and constants are left out. An object without listed properties accepts any fields, unless all its values
+    are texts.
     """
     if isinstance(schema, list):
         return [_inlined(each, definitions) for each in schema]

@@ -22,9 +22,9 @@ _DELEGATION = re.compile(r"\bdelegate_to_([a-z0-9](?:[-a-z0-9]*[a-z0-9])?)")
 
 def agent_file_of(resource: AgentResource) -> dict[str, Any]:
     """Return the content of the agent file of a resource: the keys `name`, `model`, and those that the resource sets.
-    With the memory disabled, sessions are not stored.
 
-    Addresses of other Services can be replaced by the variables that KAOS sets, such as `MODEL_API_URL`.
+    Addresses of other Services can be replaced by the variables that KAOS sets, such as `MODEL_API_URL`. With the
+    memory disabled, sessions are stored in memory only (`db: memory:`).
 
     Raises:
         ConfigError: The resource names no model, and its container has no scripted replies.
@@ -124,7 +124,10 @@ def _model(resource: AgentResource) -> str | dict[str, Any]:
 
 
 def _peers(resource: AgentResource) -> list[str]:
-    """Return the agents that this one may delegate to; of a scripted agent that names none, those of its script."""
+    """Return the agents to which this one may delegate: those of `agentNetwork.access`, if it is given.
+
+    Otherwise those that the script of a scripted agent calls; empty without a script.
+    """
     if "access" in resource.spec.agentNetwork.model_fields_set:
         return resource.spec.agentNetwork.access
     scripts = [each.get("value", "") for each in _environment(resource) if each["name"] == _MOCK]
@@ -143,10 +146,10 @@ def _environment(resource: AgentResource) -> list[dict[str, Any]]:
 
 
 def _pod(resource: AgentResource) -> dict[str, Any]:
-    """Return the `spec` of the Pod, with the fields of `podSpec` merged into it.
+    """Return the `spec` of the Pod, with the fields of `podSpec` merged into it, as `_merged` does.
 
-    Resources are those of the container, of the resource, or a default. The image is the container's, or that of this
-    version.
+    The image is the container's, or that of this version. Resources are those of the container, else of the resource,
+    else a default.
     """
     name, container = resource.metadata.name, resource.spec.container
     probe = {"httpGet": {"path": "/health", "port": "http"}, "timeoutSeconds": 5}
@@ -201,7 +204,11 @@ def _pod(resource: AgentResource) -> dict[str, Any]:
 
 
 def _merged(own: Any, given: Any) -> Any:
-    """Return a value with another merged into it, as a strategic merge patch does: items of lists by their `name`."""
+    """Return a value with another merged into it, as a strategic merge patch does.
+
+    Mappings are merged key by key. Lists are merged by the `name` of their items, if all items have one, and items of
+    `given` with new names are appended. In any other case `given` replaces `own`.
+    """
     if isinstance(own, Mapping) and isinstance(given, Mapping):
         return {**own, **{key: _merged(own[key], value) if key in own else value for key, value in given.items()}}
     if not (isinstance(own, list) and isinstance(given, list) and all(_is_named(each) for each in [*own, *given])):
@@ -217,9 +224,7 @@ def _is_named(item: Any) -> bool:
 
 
 def _metadata(resource: AgentResource) -> dict[str, Any]:
-    """Return the `metadata` of each resource that is made: name, labels, and the namespace and annotations if there are
-    any.
-    """
+    """Return the `metadata` of each resource that is made: name, labels, and, if given, namespace and annotations."""
     given = resource.metadata
     labels = {**given.labels, **_selector(given.name), "app.kubernetes.io/managed-by": "graph-agent"}
     made: dict[str, Any] = {"name": given.name, "labels": labels}

@@ -27,12 +27,19 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
 
 
 def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a connection with the paths in it resolved relative to the agent file's folder, and its variables
-    replaced.
+    """Return a connection with its paths resolved relative to the agent file's folder, and its variables replaced.
 
-    A stdio server starts in that folder, so that relative arguments resolve there; its files are recorded as ones that
-    the agent's tools must not change. `environment` are variables for its process, which those of the connection
-    override.
+    A stdio server starts in that folder, so that relative arguments resolve there; the files among its command and
+    arguments are recorded as ones that the agent's tools must not change.
+
+    Args:
+        name: Name of the server.
+        raw: The connection, not validated yet; invalid values are left for the validation.
+        spec: The agent file.
+        environment: Variables for the process of a stdio server, which those of the connection override.
+
+    Raises:
+        ConfigError: A variable in the connection of a server over HTTP is not set.
     """
     if isinstance(roots := raw.get("roots"), list):
         raw = {**raw, "roots": [str(spec.folder / root) if isinstance(root, str) else root for root in roots]}

@@ -52,10 +52,11 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
 
     Yields:
         Whether the model answered; whether it calls tools natively or must be asked in text; the rules of its endpoint,
-            with those that a refusal has changed; and its context window, if the server reports it.
+        with those that a refusal has changed; and its context window, if the server reports it.
 
     Args:
         name: The model's name in the agent file.
+        model: The model.
         config: The configuration of the agent file (`config:`).
     """
     from graph_agent.base.settings.config import LoopConfig
@@ -118,7 +119,8 @@ async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str
     """Ask the model with a tool; return how it calls tools, a reason, and a fix, which is empty if none is needed.
 
     `native` is by structured calls, `text` by calls in its text, `dropped` means that the server accepts tools and
-    leaves them out of the prompt.
+    leaves them out of the prompt. Tested in this order: a structured call, dropped tools by the reported tokens, a call
+    in the text, a model's name that is known for calls in text; otherwise `native`.
 
     Raises:
         Exception: The provider's error.
@@ -159,8 +161,9 @@ async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str
 
 
 async def _window(name: str, model: BaseChatModel, config: Mapping[str, Any]) -> CheckResult | None:
-    """Compare the context window that the server reports with that of the agent file; None if the server reports
-    none.
+    """Return a result with the context window that the server reports; None if it reports none.
+
+    It is a problem if the agent file's `context_window` is larger.
     """
     from graph_agent.models.resolve import served_window
 

@@ -150,7 +150,7 @@ class AgentSpec(BaseModel):
     @field_validator("response_format", mode="before")
     @classmethod
     def _check_response_format(cls, given: Any) -> Any:
-        """Raise `ValueError` if the response format is neither a text nor a mapping; None is accepted."""
+        """Return the response format unchanged; raise `ValueError` if it is neither a text, nor a mapping, nor None."""
         if given is not None and not isinstance(given, str | dict):
             raise ValueError(
                 "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
@@ -161,7 +161,7 @@ class AgentSpec(BaseModel):
     @field_validator("approve", mode="before")
     @classmethod
     def _check_approve(cls, given: Any) -> Any:
-        """Raise `ValueError` unless the key is a text, or a list of texts that are not empty."""
+        """Return the key unchanged; raise `ValueError` unless it is a text, or a list of texts that are not empty."""
         # Also for an empty value: a file whose items are commented out would silently have no approvals.
         rules = [given] if isinstance(given, str) else given
         if not isinstance(rules, list) or not all(isinstance(rule, str) and rule for rule in rules):
@@ -171,8 +171,9 @@ class AgentSpec(BaseModel):
     @field_validator("model", mode="before")
     @classmethod
     def _check_model(cls, given: Any) -> Any:
-        """Convert mappings to endpoints; raise `ValueError` if there is no model, or one is neither a name nor an
-        endpoint.
+        """Return the model, or the list of models, with mappings converted to endpoints.
+
+        Raises `ValueError` if there is no model, or one is neither a name nor an endpoint.
         """
         models = [_read_model(each) for each in (given if isinstance(given, list) else [given])]
         if not models or None in models:
@@ -197,9 +198,7 @@ class AgentSpec(BaseModel):
     @field_validator("config")
     @classmethod
     def _check_fallback_models(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """Raise `ValueError` if a mapping among the fallback models is no valid endpoint; the config is returned
-        unchanged.
-        """
+        """Return the config unchanged; raise `ValueError` if a mapping in `fallback_models` is no valid endpoint."""
         given = config.get("fallback_models")
         for at, each in enumerate(given if isinstance(given, list | tuple) else ()):
             if isinstance(each, dict):
@@ -270,8 +269,8 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
             replace keys of the file; see `graph_agent.agent_file.credentials`.
 
     Raises:
-        ConfigError: The file is missing, is not YAML, or has an invalid key or value; the message names the file, the
-            location and the fix.
+        ConfigError: The file is missing, is not YAML, or has an invalid key or value, or a `cache` without
+            `plan_cache_ttl_s` or the reverse; the message names the file, the location and the fix.
     """
     path = Path(path).resolve()
     if not path.is_file():
@@ -340,7 +339,7 @@ def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec
         where: Where the keys come from, such as an option's name, for errors.
 
     Raises:
-        ConfigError: A key is unknown or a value is invalid.
+        ConfigError: A key is unknown, or a value is no YAML or is invalid.
     """
     # Only the keys that the file has, so that defaults stay defaults.
     content = spec.model_dump(exclude_unset=True)
