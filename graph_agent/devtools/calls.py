@@ -109,7 +109,10 @@ def _json_of(value: Any) -> Any:
 
 
 def wave_calls(results: Sequence[RunResult]) -> list[CallInWave]:
-    """Return the calls of the turns of a run, in the order planned, with waves numbered over all turns."""
+    """Return the calls of the turns of a run, in the order planned, with waves numbered from 1 over all turns.
+
+    A call without an event of its own belongs to the wave of the call before it.
+    """
     found: list[CallInWave] = []
     for result in results:
         step, wave = 0, found[-1].wave if found else 0
@@ -124,7 +127,7 @@ def wave_calls(results: Sequence[RunResult]) -> list[CallInWave]:
 
 
 def waves_of(calls: Sequence[CallInWave]) -> list[list[CallInWave]]:
-    """Return the calls of a run as one list for each wave, in order."""
+    """Return the calls of a run as one list for each wave, in the order in which the waves first occur."""
     waves: dict[int, list[CallInWave]] = {}
     for call in calls:
         waves.setdefault(call.wave, []).append(call)
@@ -142,7 +145,7 @@ def compare_calls(
         expected: The expected calls. A sequence within them is one whole wave. If there is any, each call outside of a
             sequence is a wave, too.
         actual: The calls of the run, in the order planned.
-        order: What must be in order, see `Order`.
+        order: What must be in order, see `assert_calls`.
 
     Raises:
         ValueError: For an invalid matcher in expected arguments.
@@ -176,8 +179,9 @@ def compare_calls(
 def compare_runs(one: Sequence[CallInWave], other: Sequence[CallInWave]) -> CallDifference | None:
     """Return the first difference between the waves of two runs; None if they are equal.
 
-    It is in the first wave that differs: an argument of a call that both have, or a call that only one has. The order
-    within a wave, the ids and the outcomes of calls do not count.
+    It is in the first wave that differs: an argument of a call that both have, or else a call that only one has. The
+    order within a wave, the ids and the outcomes of calls do not count. `expected` of the difference is the value of
+    `one`, `actual` that of `other`.
     """
     for number, (wave, now) in enumerate(zip_longest(waves_of(one), waves_of(other), fillvalue=()), 1):
         paired = pair_calls(*([(call.name, call.arguments) for call in calls] for calls in (wave, now)))
@@ -223,8 +227,9 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
     row_of: dict[int, int] = {}
 
     def assign(row: int, tried: set[int]) -> bool:
-        """Assign a column to a row, and move other rows if needed; return whether that is possible. `tried` are columns
-        not to try again.
+        """Assign a column to a row, and move other rows if needed; return whether that is possible.
+
+        Columns in `tried` are not tried again; those that this call tries are added.
         """
         for column, fit in enumerate(fits[row]):
             if fit and column not in tried:
@@ -241,8 +246,10 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
 
 
 def _compare_call(expected: CallExpectation, actual: CallInWave) -> ValueDifference | None:
-    """Return the first difference between an expected call and a call of a run; None if it fits. Name, arguments and
-    status are compared in this order; those that are None are not.
+    """Return the first difference between an expected call and a call of a run; None if it fits.
+
+    Name, arguments and status are compared in this order; expected arguments or a status of None fit anything. The
+    status `RAN` fits each status of a call that ran.
     """
     if expected.name != actual.name:
         return ValueDifference("$.name", expected.name, actual.name)
@@ -318,8 +325,10 @@ def contains(part: Mapping[str, Any] | str | Any) -> Mapping[str, Any]:
 
 
 def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
-    """Convert an expected call to a `_Call`: a name, a pair of name and arguments, or a dict with `name` and,
-    optionally, `arguments` and `status`. Raises `ConfigError` for any other form.
+    """Convert an expected call to a `_Call`; raise `ConfigError` for an unknown form.
+
+    Known are a name, a pair of name and arguments, and a dict with `name` and, optionally, `arguments` and `status`.
+    Without a status, the call must have run.
     """
     match given:
         case str():
@@ -335,9 +344,9 @@ def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
 
 
 def _calls_of(run: Any) -> list[CallInWave]:
-    """Return the calls of the run that `assert_calls` was given: of a result, of all results in a list, or of events.
+    """Return the calls of the run that `assert_calls` was given: a result, a list of results, or events.
 
-    Raises `ConfigError` for another type.
+    Of a list that has any result, the other items are ignored. Raises `ConfigError` for another type.
     """
     if isinstance(run, RunResult):
         return wave_calls([run])

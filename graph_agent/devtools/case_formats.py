@@ -55,7 +55,8 @@ def read_cases(path: str | Path) -> CaseFile:
 def write_cases(file: CaseFile, format_: CaseFormat) -> str:
     """Return the text of a file of cases: JSON, one object a line, for LangSmith, otherwise YAML.
 
-    What another format than `graph-agent` cannot express is in the metadata under `OWN_KEY`; only the agent is lost.
+    What another format than `graph-agent` cannot express is in the metadata of each case under `OWN_KEY`, except the
+    file's `agent`, which is lost.
     """
     if format_ == "langsmith":
         return "".join(json_line(json.dumps(_to_langsmith(case), ensure_ascii=False)) + "\n" for case in file.cases)
@@ -92,10 +93,10 @@ def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
 
 
 def _to_langsmith(case: Case) -> dict[str, Any]:
-    """Return a case as an example: `{"inputs": …, "outputs": …, "metadata": …}`, `outputs` only with an expected
-    answer.
+    """Return a case as an example: `{"inputs": …, "outputs": …, "metadata": …}`.
 
-    A single text is `{"input": TEXT}`; content blocks and several turns are `{"messages": […]}`.
+    `outputs` are present only with an expected answer. A single text is `{"input": TEXT}`; content blocks and several
+    turns are `{"messages": […]}`. The metadata has the name of the case, and its further fields under `OWN_KEY`.
     """
     turns = case.turns
     is_text = len(turns) == 1 and isinstance(turns[0], str)
@@ -107,8 +108,7 @@ def _to_langsmith(case: Case) -> dict[str, Any]:
 
 
 def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """Convert the content of a file of pydantic-evals to cases in this package's form: name, input, metadata and
-    `expect`.
+    """Convert the content of a file of pydantic-evals to cases in this package's form.
 
     The evaluators of the file apply to each case, before its own. If the file has none at all, an expected output is
     compared exactly. A case without a name is `Case <number>`; metadata that is no object has the key `metadata`.
@@ -143,8 +143,10 @@ def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[st
 
 
 def _to_pydantic_evals(case: Case) -> dict[str, Any]:
-    """Return a case in the form of pydantic-evals, with evaluators for the checks that have a counterpart; the others
-    are kept in the metadata.
+    """Return a case in the form of pydantic-evals.
+
+    Checks with a counterpart become evaluators; without any, `evaluators` is absent. All fields that this format does
+    not have are kept in the metadata under `OWN_KEY`.
     """
     own, equals = _own(case)
     metadata = {**case.metadata, **({OWN_KEY: own} if own else {})}
@@ -188,11 +190,10 @@ def _with_own(case: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _input_of(inputs: Any) -> Any:
-    """Return the user's turn or turns in the inputs of another format; the inputs as JSON text if they have no known
-    form.
+    """Return the user's turn or turns in the inputs of another format; as JSON text if they have no known form.
 
-    Known are a text, a list, `{"messages": […]}` (those of the user), one of `_INPUT_KEYS`, and a single text under any
-    key.
+    Known are a text, a list, `{"messages": […]}` (the content of the user's messages; a list of them unless there is
+    one), the first text under one of `_INPUT_KEYS`, and a single text under any key.
     """
     if isinstance(inputs, str | list):
         return inputs
@@ -257,7 +258,7 @@ def _add_check(
 
     Args:
         name: The evaluator, one of `_EVALUATORS`.
-        values: Its arguments.
+        values: Its arguments; one without a name has the key `""`.
         expected: The expected output of the case; None without one.
         answer: The checks of the answer, which are changed.
         limits: The limits of the run, which are changed.

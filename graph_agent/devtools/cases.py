@@ -154,7 +154,7 @@ class ExpectedAnswer(_Part):
     @field_validator("json_schema")
     @classmethod
     def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Raise `ValueError` if the JSON schema is invalid."""
+        """Return the JSON schema unchanged; raise `ValueError` if it is invalid."""
         if schema is not None:
             try:
                 SchemaCheck(schema, "json_schema")
@@ -209,7 +209,9 @@ class Approval(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_word(cls, given: Any) -> Any:
-        """Accept `approve` and `reject` in place of a mapping; raise `ValueError` for another word."""
+        """Return the mapping for the words `approve` and `reject`, a mapping itself; raise `ValueError` for anything
+        else.
+        """
         words: dict[Any, Any] = {"approve": {"approve": True}, "reject": {"reject": ""}}
         if not isinstance(given, dict) and given not in words:
             raise ValueError("write approve, reject, {reject: REASON}, {edit: {arguments}} or {respond: RESULT}")
@@ -250,7 +252,9 @@ class Case(_Part):
     @field_validator("input", mode="before")
     @classmethod
     def _check_input(cls, given: Any) -> Any:
-        """Raise `ValueError` for an input of another form, or an empty one."""
+        """Return the input unchanged; raise `ValueError` unless it is, or is a list of, texts or content that is not
+        empty.
+        """
         turns = given if isinstance(given, list) else [given]
         if not turns or not all(isinstance(turn, str | list | dict) and turn for turn in turns):
             raise ValueError("give a text, content blocks such as [{type: text, text: Hello}], or a list of these")
@@ -277,7 +281,7 @@ class CaseFile(_Part):
     @field_validator("cases")
     @classmethod
     def _check_names(cls, cases: list[Case]) -> list[Case]:
-        """Raise `ValueError` if two cases have the same name."""
+        """Return the cases unchanged; raise `ValueError` if two of them have the same name."""
         names = [case.name for case in cases]
         # A report, and the id of a session, name a case by its name alone.
         if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -329,8 +333,7 @@ def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseF
 
 
 def _line(node: Any, path: Sequence[int | str]) -> str:
-    """Return the line of a value for an error message, such as `, line 7`; empty without a parsed YAML (`node` is
-    None).
+    """Return the line of a value for an error message, such as `, line 7`; empty if `node`, the parsed YAML, is None.
 
     `path` are the keys and indexes from the root to the value. If the value does not exist, it is the line of the
     innermost one above it.
@@ -350,8 +353,9 @@ def _line(node: Any, path: Sequence[int | str]) -> str:
 
 
 def dump_cases(file: CaseFile) -> str:
-    """Return a file of cases as YAML, without the fields that have their default, and with short forms where they
-    exist.
+    """Return a file of cases as YAML, without the fields that have their default.
+
+    Decisions and calls are written in their short forms where possible (see `_shortened`).
     """
     content = file.model_dump(mode="json", exclude_defaults=True)
     for case in content["cases"]:
@@ -361,10 +365,10 @@ def dump_cases(file: CaseFile) -> str:
 
 
 def _shortened(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case that have a short form, in this form: `approve` and `reject` as words, calls as a
-    list.
+    """Return the fields of a case that have a short form, in this form, as `approvals` and `expect`.
 
-    Fields without a short form are left out.
+    Decisions `approve` and `reject` become words, and calls without further settings a list. A field that is absent
+    from the case, or has no short form, is left out.
     """
     found: dict[str, Any] = {}
     if approvals := case.get("approvals"):
@@ -431,6 +435,8 @@ async def check_run(
     folder: Path,
 ) -> list[FailedCheck]:
     """Return the checks that a run did not pass; empty if it passed.
+
+    They are in this order: the outcome, the calls, the limits, the answer, the check in Python, the judge.
 
     Args:
         case: The case with its expectation.
@@ -506,7 +512,7 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
     """Yield a failure for each check of the answer that is not met, except those in Python and by a judge.
 
     An expected value that is no text is compared with the JSON of the answer, matchers included; its first difference
-    counts.
+    counts. Raises `TimeoutError` if the search for a pattern takes more than a second.
     """
     text = last.answer
     if isinstance(expected.equals, str) and text != expected.equals:
@@ -538,11 +544,10 @@ def _value(last: RunResult) -> Any:
 
 
 async def _function(name: str, last: RunResult, folder: Path) -> list[FailedCheck]:
-    """Call the function of a check in Python with the last result; return its failure, if any.
+    """Call the function of a check in Python with the last result; return its failure in a list, empty if it passes.
 
-    It passes by returning None, True or another true value that is no text; a text is the reason of a failure.
-
-    An exception of the function is a failure. Raises `ConfigError` if it cannot be imported.
+    It passes by returning None, True or another true value that is no text; a text is the reason of a failure. An
+    exception of the function is a failure, too. Raises `ConfigError` if it cannot be imported.
     """
     # Outside of `try`: a function that does not exist is a fault of the file, not of the run.
     function = load_attribute(name, folder)

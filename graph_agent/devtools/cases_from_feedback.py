@@ -58,7 +58,9 @@ async def case_of_rated(saver: BaseCheckpointSaver[Any], session_id: str, answer
 async def case_for_client(
     saver: BaseCheckpointSaver[Any], thread: str, answer: int | None, session_id: str
 ) -> tuple[str, str] | None:
-    """Return the name of a case, and a file with it as YAML, without providers' words; None if there is no such answer.
+    """Return the name of a case, and a file with it as YAML; None if there is no such answer.
+
+    Errors of providers in the case are replaced by public texts. The case is named `<session_id>-<answer>`.
 
     Args:
         saver: The saver of the session.
@@ -107,7 +109,7 @@ def add_case(path: Path, file: CaseFile | None, case: Case, agent: Path | None) 
 
 
 async def _of(saver: BaseCheckpointSaver[Any], session_id: str, *, unrated: bool = False) -> list[Case]:
-    """Return the cases of the rated answers of one session, in order.
+    """Return the cases of the rated answers of one session, in order; empty if it has none, or does not exist.
 
     With `unrated`, a session without feedback has the case of its newest answer.
     """

@@ -93,8 +93,9 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, Estimate]:
-        """Return second minus first, with intervals: the pass rate as `passed`, and each measure that both agents have
-        for all cases.
+        """The second agent's values minus the first's, with intervals: the pass rate as `passed`, and the measures.
+
+        A measure is included only if both agents have it for all cases.
         """
         found = {
             "passed": paired_difference(
@@ -152,8 +153,9 @@ class Report:
 
     @property
     def cases(self) -> list[CaseSummary]:
-        """Return the summary of each planned case by each agent, also of a case without a trial so far. Summaries of
-        one case stand next to each other.
+        """The summary of each planned case by each agent, also of a case without a trial so far.
+
+        Summaries of one case stand next to each other.
         """
         grouped: dict[tuple[str, str], list[Trial]] = {}
         for case in self.plan.cases:
@@ -241,10 +243,9 @@ def cells(summary: CaseSummary) -> list[str]:
 
 
 def failure_lines(summary: CaseSummary) -> Iterator[str]:
-    """Yield the failed checks of a case, each once with its number of trials, and then the id of one session that
-    failed.
+    """Yield the failed checks of a case, each once, and then the id of one session that failed.
 
-    Yields nothing if all trials passed.
+    A check is followed by its number of trials if the case has several. Yields nothing if all trials passed.
     """
     found: dict[str, list[Trial]] = {}
     for trial in summary.trials:
@@ -285,7 +286,9 @@ def _versions(agent: AgentSummary) -> Mapping[str, Mapping[str, str]]:
 
 
 def _agent_object(agent: AgentSummary) -> dict[str, Any]:
-    """Return the summary of an agent as plain JSON: label, runs, passed, pass rate, pass^k and the means of the
+    """Return the summary of an agent as plain JSON.
+
+    It has the label, the numbers of runs and of those that passed, the pass rate, pass^k, and the means of the
     measures.
     """
     return {
@@ -323,7 +326,8 @@ def trial_object(trial: Trial) -> Mapping[str, Any]:
 def junit_of(report: Report, name: str) -> str:
     """Return JUnit XML, with one suite for each agent and one test for each trial; `name` is the class of the tests.
 
-    A trial whose run itself failed is an error, one that did not pass a check a failure.
+    A trial whose run itself failed is an error, one that did not pass a check a failure. With several agents, the class
+    is followed by the agent's label; with several trials, the name of the case by the number of the trial.
     """
     root = ElementTree.Element("testsuites", name=printable(name))
     for agent in report.agents:
@@ -419,8 +423,10 @@ def report_page(report: Report, histories: Mapping[str, Sequence[Event]]) -> str
 
 
 def _row(summary: CaseSummary, sessions: Mapping[str, Sequence[Event]], *, several: bool) -> str:
-    """Return the HTML row of a case: its outcome, failed checks, agent (if `several`), measures, and links to
-    sessions.
+    """Return the HTML row of a case: its outcome, failed checks, measures, and links to the sessions that are in the
+    file.
+
+    If `several`, the row also has the label of the agent.
     """
     state = "pass" if summary.passed == len(summary.trials) else "fail"
     failures = "".join(f"<li>{_text(line)}</li>" for line in failure_lines(summary) if not line.startswith("session "))

@@ -128,12 +128,17 @@ def to_case(recording: Recording, number: int | None = None, *, agent: str | Non
 
 
 def case_content(name: str, session: str, inputs: Sequence[RecordedInput]) -> dict[str, Any]:
-    """Return the content of a case as a dict in the form of the file. The inputs, at least one, are its turns, and it
-    expects their calls, one list for each parallel batch.
+    """Return the content of a case as a dict in the form of the file.
 
-    It also expects the last answer, if there is one, and the last status. Statuses that a new run cannot meet are not
+    The inputs are its turns, and their calls are expected, one list for each parallel batch of several. The last answer
+    is expected, if there is one, and the last status. Statuses of calls and inputs that a new run cannot repeat are not
     expected; `metadata.not_expected` names them. The first decision on each tool's calls is its `approvals`. `called`
-    has the names of all calls, planned and edited. `name` is the name of the case, `session` the id of the session.
+    has the names of all calls, planned and edited.
+
+    Args:
+        name: Name of the case.
+        session: Id of the session.
+        inputs: The recorded inputs, at least one.
     """
     contents, last = [each.content for each in inputs], inputs[-1]
     waves = [[_expected(call) for call in step.calls] for each in inputs for step in each.steps if step.calls]
@@ -187,7 +192,7 @@ def _decisions_by_tool(inputs: Sequence[RecordedInput]) -> dict[str, Any]:
 
 
 def _decisions(recorded: RecordedInput) -> dict[str, list[dict[str, Any]]]:
-    """Return call id → the decisions on it, in order; calls of delegates are left out."""
+    """Return call id → the decisions on it, in order; decisions on calls of delegates are left out."""
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in recorded.events:
         if entry["type"] == "approval_decision" and "delegation" not in entry:
@@ -196,7 +201,7 @@ def _decisions(recorded: RecordedInput) -> dict[str, list[dict[str, Any]]]:
 
 
 def _decision(entry: StoredEvent) -> dict[str, Any]:
-    """Return the decision of an event, with the name of the person who took it if it has one."""
+    """Return the decision of an event, with `decided_by` if a person with a name took it."""
     decision = decision_in(entry)
     if entry["decided_by"] not in _UNNAMED and not entry["decided_by"].startswith("always ("):
         decision["decided_by"] = entry["decided_by"]
@@ -279,8 +284,9 @@ class _TestFile:
         return [*standard, *([""] if standard else []), *own, _import("graph_agent.testing", self._names)]
 
     def _turn(self, recorded: RecordedInput) -> Iterator[str]:
-        """Yield the statements that run one input and compare calls, results, answer, status and usage with the
-        recorded ones.
+        """Yield the statements that run one input and compare what it did with the recording.
+
+        Compared are calls and results, if there are any, answer, status, stop reason (after a limit) and usage.
         """
         name = f"INPUT_{recorded.number}" if self._several else "INPUT"
         contents = [self._constants.of(each, name) for each in recorded.contents]
@@ -303,8 +309,9 @@ class _TestFile:
         yield from self._assert("usage", used)
 
     def _assert(self, what: str, value: Any) -> Iterator[str]:
-        """Yield the lines of `assert run.<what> == <value>`; a text that is a constant of the file is written as the
-        constant.
+        """Yield the lines of `assert run.<what> == <value>`.
+
+        A text, or a long value within `value`, that is a constant of the file is written as the constant.
         """
         shown = self._constants.known(value)
         if isinstance(shown, str):
@@ -369,8 +376,9 @@ class _TestFile:
         return found
 
     def _decision(self, given: Mapping[str, Any]) -> Code:
-        """Return the code of a decision (`given`, as in an answer), such as `reject("too expensive")`, and note its
-        import.
+        """Return the code of a decision, such as `reject("too expensive")`, and note the name to import.
+
+        `given` is the decision as in an answer.
         """
         action = given.get("edited_action", {})
         self._decisions.add(given["type"])

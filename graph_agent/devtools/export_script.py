@@ -177,7 +177,7 @@ def _text(value: str) -> str:
 
 
 def _flat(value: Any) -> str | None:
-    """Return a value in one line; None if it has a comment, which needs a line of its own."""
+    """Return a value in one line; None if an item in it has a comment, which needs a line of its own."""
     opening, items, closing = _parts(value)
     if not items:
         return opening + closing
@@ -190,10 +190,10 @@ def _flat(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
-    """Return the source of an expression in three parts: the opening, the items as pairs of the source before an item
-    and the item itself, and the closing.
+    """Return the source of an expression in three parts: the opening, the items, and the closing.
 
-    A dict gives `("{", [("'a': ", 1)], "}")`. A value without items has its whole source in the opening.
+    An item is a pair of the source before it and its value. A dict gives `("{", [("'a': ", 1)], "}")`. A value without
+    items, such as a text, has its whole source in the opening.
     """
     if isinstance(value, Code):
         if value.merged_with is not None:
@@ -245,8 +245,9 @@ class ScriptWriter:
     """Receives the names of the functions that the test must import."""
 
     def script(self, recorded: RecordedInput, items: Sequence[ScriptItem]) -> Iterator[Code]:
-        """Yield the code of each item of an input's script, the first one of a step with a comment. Summaries are left
-        out.
+        """Yield the code of each item of an input's script, except summaries.
+
+        The first item of each step has a comment with the number of the step.
         """
         # A summary depends on the context window of the real model.
         given = [item for item in items if not (isinstance(item, Reply) and item.purpose == "summary")]
@@ -307,8 +308,12 @@ class ScriptWriter:
     def results(self, recorded: RecordedInput, results: Sequence[Result]) -> Iterator[Code]:
         """Yield the code of the results of calls that ran or wait for a person.
 
-        `results` are those of the input's script, one for each recorded call. Other calls get their results from the
-        framework or from a decision.
+        Calls that were skipped, refused or decided by a person are left out, as their results come from the framework
+        or from the decision; with stub tools, results by middleware and invalid arguments are included.
+
+        Args:
+            recorded: The input.
+            results: The results in the script of the input, one for each recorded call.
         """
         decided = {entry["id"] for entry in recorded.events if is_own(entry, "approval_decision")}
         for (_, each), item in zip(recorded.calls, results, strict=True):
@@ -340,8 +345,10 @@ def _at(item: Reply | Stop | Result) -> dict[str, float]:
 
 
 def _outcome(found: RecordedResult) -> dict[str, Any]:
-    """Return the options of `result` for a result: `returns`, `content`, `error` or `unknown`, and `artifact` and
-    `usage` if there are any.
+    """Return the options of `result` for a result.
+
+    These are `unknown` or `error` for one that is no success, else `returns` for a text and `content` for content
+    blocks; and `usage` or `artifact`, if there is any.
     """
     usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
     if found.status not in SUCCESSES:

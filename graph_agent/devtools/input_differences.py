@@ -119,9 +119,10 @@ Requests = Mapping[tuple[int, int, str], ModelRequest]
 
 
 def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
-    """Return the requests in the events of a session since its beginning; empty if it has recorded none.
+    """Return the requests in the events of a session: number of the input, step and purpose → the last such request.
 
-    Requests of delegates are left out.
+    The events are those since the session's beginning. Requests of delegates, and those that were not recorded but
+    reconstructed, are left out.
     """
     numbers = [number for number, own in enumerate(inputs_of(events), 1) for _ in own]
     return {
@@ -163,7 +164,7 @@ class InputComparison:
                 yield from _placed(recorded, number, _step(step, other))
 
     def _requests(self, recorded: RecordedInput, step: RecordedStep, requests: Requests) -> Iterator[_Found]:
-        """Yield the differences of a step's requests, where both sides have recorded them.
+        """Yield the differences of a step's requests, one of each purpose, where both sides have recorded them.
 
         A step with a reply that a hook or a repair replaced is skipped.
         """
@@ -278,7 +279,8 @@ def _calls(recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired
 def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[int], list[str]]:
     """Return a function from the position of a call to the calls that it needs, such as `["call 2"]`.
 
-    `new` is position → position in the other wave, by which the needed calls are named.
+    A needed call is named by its position in the other wave, counted from 1; `new` is position → position there. One
+    without a position there is `call 0`.
     """
     at = {call.id: position for position, call in enumerate(calls)}
 

@@ -49,7 +49,8 @@ def value_differences(
     """Yield the places at which two JSON values differ, in the order of the recorded one; nothing if they are equal.
 
     Members of an object may have any order. `1` equals `1.0`, and differs from `true`. A Python object that is equal to
-    the new value, such as `unittest.mock.ANY`, equals it. Lists are compared index by index.
+    the new value, such as `unittest.mock.ANY`, equals it. Lists are compared index by index. `ABSENT` differs from
+    every value.
 
     Args:
         recorded: The recorded or expected value; `ABSENT` if there is none.
@@ -115,7 +116,10 @@ def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
 
 
 def check_matchers(expected: Any) -> None:
-    """Check the matchers in a value; raise `ValueError` if one is unknown, or its pattern or schema is invalid."""
+    """Check the matchers in a value, at any level.
+
+    Raises `ValueError` if one is unknown, or its pattern or schema is invalid.
+    """
     matcher = _matcher_in(expected)
     if matcher is not None and matcher[0] != "$partial":
         kind, given = matcher

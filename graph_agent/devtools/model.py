@@ -94,8 +94,11 @@ class _Values:
         self._check = Draft202012Validator(root, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
     def of(self, schema: Any, name: str, nth: int, depth: int) -> Iterator[Any]:
-        """Yield candidates of a value for a part of the schema: `const` alone, or the default, `enum` or examples,
-        alternatives (null last), and values of its types, in this order.
+        """Yield candidates of a value for a part of the schema, the simplest first.
+
+        If there is a `const`, it is the only one. Otherwise they are the default (for `nth` 0 only), those of `enum` or
+        `examples`, those of alternatives (null last), and, without `enum` and alternatives, values of its types, in
+        this order.
 
         Args:
             schema: The part; anything but a mapping yields a text for True, and else nothing.
@@ -131,8 +134,9 @@ class _Values:
             yield from self._of_type(kind, schema, name, nth, depth)
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], name: str, nth: int, depth: int) -> Iterator[Any]:
-        """Yield candidates of one JSON type (`kind`), such as `string`; the other parameters are those of `of`,
-        above.
+        """Yield candidates of one JSON type (`kind`), such as `string`; nothing for an unknown type.
+
+        The other parameters are those of `of`.
         """
         match kind:
             case "string":
@@ -190,8 +194,9 @@ class _Values:
         return next((value for value in candidates if check.is_valid(value)), _NONE)
 
     def _merged(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a schema with its references resolved and its parts under `allOf` joined into one, up to
-        `_MOST_NESTED` levels.
+        """Return a schema with its references resolved and its parts under `allOf` joined into one.
+
+        At most `_MOST_NESTED` references and joins are followed.
         """
         for _ in range(_MOST_NESTED):
             if isinstance(reference := schema.get("$ref"), str):
@@ -269,9 +274,10 @@ def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
 
 
 def _numbers(schema: Mapping[str, Any], nth: int, *, step: int) -> Iterator[float]:
-    """Yield numbers in the range of a schema; `step` is 1 for integers and 0 for all numbers.
+    """Yield numbers for a schema, which begin with 1 if that is in its range, and else with the bound nearest to 1.
 
-    `nth` shifts the first one, so that the items of a list differ.
+    The others are some steps above and below; a few may be out of the range, as the caller validates them. `step` is 1
+    for integers and 0 for all numbers. `nth` shifts the first one, so that the items of a list differ.
     """
     multiple = schema.get("multipleOf", step)
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
@@ -343,11 +349,12 @@ class _Improvisation(ModelScript):
         self._examples: dict[str, Any] = {}
 
     def take(self, request: ScriptedRequest) -> AIMessage:
-        """Record a request in `requests`, and return its reply: calls, if the current input has none yet, or the
-        answer.
+        """Record a request in `requests`, and return its reply. Thread-safe.
 
-        Raises `ScriptError` if the request does not offer a tool of `call_tools`, or has a schema for which no value is
-        found. Thread-safe.
+        The reply has the calls, if the current input has none yet, the request permits calls and there are tools;
+        otherwise it is the answer. Its form is that of the request: native calls, a structured plan, or JSON in the
+        text. Raises `ScriptError` if the request does not offer a tool of `call_tools`, or has a schema for which no
+        value is found.
         """
         with self._lock:
             self.requests.append(request)
@@ -433,8 +440,10 @@ _Read = tuple[BaseMessage, list[tuple[str, str]]]
 
 
 def _calls_in(message: BaseMessage) -> list[tuple[str, str]]:
-    """Return id and name of each call of a message, which text mode and structured plans write as JSON; empty if
-    none.
+    """Return id and name of each call of a message: its native calls, or those in JSON in the last line of its text.
+
+    The latter is the form of text mode and of structured plans. Empty if there are none, or the message is none of a
+    model.
     """
     if not isinstance(message, AIMessage):
         return []

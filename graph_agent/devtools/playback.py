@@ -72,6 +72,7 @@ class Playback:
         """Load a script in place of the one before, and forget the state of that one.
 
         Args:
+            script: The script.
             session: The session that `play` runs; None where a test runs, steers and aborts the inputs.
             step: Number of the steps before the first one of the script.
             runs_reading_tools: Whether a tool marked as reading runs for a call without a recorded result.
@@ -103,7 +104,7 @@ class Playback:
         """Return a context manager in which the monotonic clock shows the recorded times, so that deadlines are
         repeated.
 
-        Within it, `time.monotonic` is patched for the whole process. It does nothing if the script has no times.
+        Within it, `time.monotonic` is patched for the whole process. If the script has no times, it does nothing.
         """
         if all(getattr(each, "at_s", None) is None for each in (*self._script.items, *self._script.results)):
             return nullcontext()
@@ -195,8 +196,10 @@ class Playback:
     async def _last_of(
         self, parts: AsyncGenerator[Part], on_event: Callable[[StoredEvent], Awaitable[bool]]
     ) -> RunResult | None:
-        """Consume the parts of an input's stream, and return its result; None if `on_event` has ended the input by
-        returning True.
+        """Consume the parts of an input's stream, and return its result.
+
+        Events are passed to `on_event`. None, and the stream is closed, if that returns True; None also for a stream
+        without a result.
         """
         async with aclosing(parts):
             async for part in parts:
@@ -254,8 +257,8 @@ class Playback:
     async def _stop(self, cause: StopCause, at_s: float | None) -> NoReturn:
         """Abort the input, or set the clock past the deadline, and wait to be cancelled; never returns.
 
-        A stop by the deadline sets the clock to `at_s` seconds after the input began, or beyond any deadline if it is
-        None.
+        `at_s` is the time of a stop by the deadline, in seconds since the input began; None for a time beyond any
+        deadline.
         """
         if cause == "abort":
             assert self.session is not None
@@ -349,7 +352,11 @@ class Playback:
 
 
 def _answers(interrupts: Sequence[Interrupt], decide: Callable[[HeldCall], Any]) -> dict[str, Any]:
-    """Return interrupt id → answer to it, for `resume`; interrupts without any decision are left out."""
+    """Return interrupt id → answer to it, for `resume`; empty if `decide` has no decision at all.
+
+    An answer has the decisions on those calls for which `decide` returns one. Interrupts without any decision are left
+    out.
+    """
     found: dict[str, Any] = {}
     for each in interrupts:
         given = {call["id"]: decision for call in asked_calls(each) if (decision := decide(call)) is not None}

@@ -198,7 +198,7 @@ class RecordedSession:
         return asyncio.run(self._run(contents, approvals or {}))
 
     def abort(self) -> RecordedRun:
-        """Abort the input that waits for a person, and return what it did."""
+        """Abort the input that waits for a person, and return what it did; blocks."""
 
         async def abort() -> RecordedRun:
             """Abort the session's input."""
@@ -302,8 +302,9 @@ class RecordedSession:
         )
 
     def _refusing(self, name: str) -> type[BaseModel] | None:
-        """Return a schema that refuses the arguments that a tool's results record as invalid; None if there are
-        none.
+        """Return a schema that refuses the arguments that the results of a tool record as invalid.
+
+        It accepts all other arguments. None if no result of the tool is `invalid`.
         """
         refused = {
             canonical_arguments(each.arguments): str(each.result.content)

@@ -161,8 +161,9 @@ class _QuestionSaver(InMemorySaver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task, and note its questions and the calls that it has finished; delegates are left
-        out.
+        """Store the writes of a task, and note the questions that it asks and the calls that it finishes.
+
+        Writes of delegates are stored only.
         """
         super().put_writes(config, writes, task_id, task_path)
         if config["configurable"].get("checkpoint_ns"):
@@ -185,8 +186,9 @@ class _QuestionSaver(InMemorySaver):
 
 
 def _script(recording: Recording) -> Script:
-    """Return the script of all inputs of a recording, without steering, stops and decisions, which the test itself
-    makes.
+    """Return the script of all inputs of a recording, with its replies and results.
+
+    Steering, stops and failures are left out, and so are decisions, as the test itself makes them.
     """
     scripts = [script_of(each) for each in recording.inputs]
     return Script(

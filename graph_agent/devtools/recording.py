@@ -113,10 +113,10 @@ class RecordedStep:
 
     @property
     def plan_fields(self) -> dict[str, Any] | None:
-        """The fields of a structured plan except its calls, in the JSON of the plan; None if the step has no structured
-        plan.
+        """The fields of a structured plan except its calls, in the JSON of the plan; None without a structured plan.
 
-        A plan that ended planning has the answer as `answer`.
+        Empty fields and the status `continue` are left out. A plan without calls that ended planning has the answer as
+        `answer`.
         """
         plan = next((entry for entry in self.events if entry["type"] == "plan" and "planner" in entry), None)
         if plan is None:
@@ -424,9 +424,14 @@ class _InputReader:
                 yield from (self._unanswered(record) for record in records if record["purpose"] != "memory")
 
     def _attempts(self, entry: StoredEvent, records: list[ModelCallRecord]) -> Iterator[RecordedReply]:
-        """Yield the replies that led to a plan or an answer, with failed requests; only the last reply without an error
-        is stored. Of several candidates, only the last request is yielded; a plan without recorded requests has one
-        reply.
+        """Yield the replies that led to a plan or an answer, with failed requests.
+
+        Only the last reply without an error has its content; of any other, only the request is known. Of several
+        candidates, only the last request is yielded. A plan without recorded requests has one reply.
+
+        Args:
+            entry: The event of the plan or the answer.
+            records: The requests that the event reports, in order.
         """
         if entry.get("candidates"):
             records = records[-1:]  # a replay asks once, for the plan that was chosen
@@ -442,8 +447,9 @@ class _InputReader:
                 yield self._unanswered(record)
 
     def _stored(self, entry: StoredEvent, record: ModelCallRecord, message: AIMessage | None) -> RecordedReply:
-        """Return the reply that became a plan or an answer, with details from `message`; `message` is None if it is not
-        stored.
+        """Return the reply that became a plan or an answer.
+
+        Its usage, finish reason and content come from `message`, if it is stored, else from the request and the event.
         """
         usage = (message.usage_metadata if message is not None else None) or _usage_in(record)
         finish = str(message.response_metadata.get("finish_reason", "")) if message is not None else ""
@@ -462,10 +468,10 @@ class _InputReader:
         )
 
     def _planned(self, call: Mapping[str, Any], message: AIMessage | None) -> Mapping[str, Any]:
-        """Return a call of a plan as the model made it, before a person or a hook changed it: id, name, arguments and,
-        if there are any, needs.
+        """Return a call of a plan as the model made it: id, name, arguments and, if there are any, `needs`.
 
-        Notes a gap if its arguments are not stored.
+        If a person or a hook changed the call, the name and the arguments are those from before, as the approval
+        request or the message has them. Notes a gap, with empty arguments, if these are not stored.
         """
         id_, arguments, name = call["id"], {}, call["name"]
         if (held := self._requested.get(id_)) is not None:
@@ -500,10 +506,9 @@ class _InputReader:
         return None
 
     def _unanswered(self, record: ModelCallRecord) -> RecordedReply:
-        """Return the reply of a request that led to no plan and no answer: a summary, a failure, or a reply that was
-        replaced.
+        """Return the reply of a request that led to no plan and no answer: a summary, a failure, or a replaced reply.
 
-        Notes a gap for the last.
+        Only a summary has its content. Notes a gap for a reply that was replaced.
         """
         purpose, error = record["purpose"], record.get("error", "")
         if purpose == "summary" and not error and (summary := next(self._summaries, None)) is not None:

@@ -53,8 +53,10 @@ class Reply:
 
     @property
     def message(self) -> AIMessage:
-        """The reply as a chat model's message; a structured plan is a text with the JSON that the planner parses,
-        without calls.
+        """The reply as a chat model's message.
+
+        A structured plan is a text with the JSON that the planner parses, without calls. Without a finish reason, it is
+        `tool_calls` or `stop`.
         """
         content, calls, usage = self.content, self.calls, self.tokens
         if self.plan_fields is not None:
@@ -266,8 +268,9 @@ def result(
     waits: bool = False,
     at_s: float | None = None,
 ) -> Result:
-    """Return the recorded result of a call, for a script; it is found by name and arguments, and by id if several are
-    equal.
+    """Return the recorded result of a call, for a script.
+
+    A call gets it if it has this name and these arguments; of several such results, that with its id comes first.
 
     Args:
         step: Number of the step, within its input.
@@ -379,7 +382,8 @@ def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
 def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, repeats: int) -> Reply:
     """Return the item of a stored reply; `repeats` is the number of replies before it that are not stored.
 
-    An answer loses the sentence on the limit that the agent has put before it.
+    If a limit ended the input, an answer loses its first paragraph, in which the agent named the limit. A plan whose
+    calls were not run because it was cut off has the finish reason `length`.
     """
     content, finish = given.content, given.finish_reason
     is_limited = recorded.status in _LIMITED or any(each["type"] == "limit" for each in step.events)

@@ -264,9 +264,10 @@ class Replayer:
     async def _play_anew(
         self, recorded: RecordedInput, history: Session, comparison: InputComparison, first: int
     ) -> _InputRun:
-        """Replay an input with the new model from the step `first` on, in a copy of the session.
+        """Replay an input with the new model from the step `first` on, in a copy of the session; return that run.
 
-        It is first replayed with its recorded replies in `history`, which the next input needs.
+        It is first replayed with its recorded replies in `history`, which the next input needs. If that stopped early,
+        so that the next input cannot follow, the run is stopped, too.
         """
         before = await history.events()
         base = _InputRun(recorded, history, None, 1, keep_going=False)
@@ -361,10 +362,12 @@ class _InputRun:
             await self._compare_end()
 
     def _explain(self, playback: Playback, asked: Sequence[Interrupt]) -> Difference | None:
-        """Set `stopped` and `waits`, and return the difference that ended the replay; None if the recording ends there:
-        after a failure, a stop by time, or in a running input.
+        """Return the difference that ended the replay; None if the recording ends there.
 
-        `asked` are the interrupts without a decision.
+        Also sets `stopped` and `waits`.
+
+        The recording ends after a failure, at a stop by time, and in a running input. `asked` are the interrupts
+        without a decision.
         """
         recorded, fault = self.recorded, playback.fault
         if fault is not None and fault.name:
@@ -400,8 +403,9 @@ class _InputRun:
         return self._is_decided
 
     def _decision(self, call: HeldCall) -> dict[str, Any] | None:
-        """Return the recorded decision on a call of this name, by id or else the first; None if there is none. Each is
-        used once, and has `decided_by`.
+        """Return the recorded decision on a call, with `decided_by`; None if there is none.
+
+        It is the first decision on the call's id, else the first on its name. Each is used once.
         """
         same = [entry for entry in self._decisions if entry["name"] == call["name"]]
         found = next((entry for entry in same if entry["id"] == call["id"]), same[0] if same else None)
@@ -419,8 +423,10 @@ class _InputRun:
         return inputs[-1] if len(inputs) >= self.recorded.number else replace(self.recorded, steps=())
 
     def _compare(self, now: RecordedInput, end: int | None) -> bool:
-        """Compare the steps before `end` that have not been compared (None for all); return whether to end the
-        replay.
+        """Compare the steps before `end` (all for None) that have not been compared, and add the differences.
+
+        Returns whether to end the replay, i.e. whether there is a difference, unless `keep_going`. Does nothing without
+        a comparison.
         """
         if self._comparison is None or (end is not None and end <= self._next_step):
             return False
@@ -439,8 +445,9 @@ class _InputRun:
         return list(found) if self._keep_going else [*islice(found, 1 - len(self.differences))]
 
     async def _compare_end(self) -> None:
-        """Compare the remaining steps, and then, unless a difference ends the replay, answer, status and stop reason;
-        differences are added to `differences`.
+        """Compare the remaining steps, and then answer, status and stop reason, and add the differences.
+
+        The latter are not compared if a difference of the steps ends the replay. Does nothing without a comparison.
         """
         if self._comparison is None:
             return

@@ -119,11 +119,11 @@ _numbers = itertools.count()
 
 
 def recorded_copy(model: BaseChatModel, playback: Playback) -> BaseChatModel:
-    """Return a copy of a model that returns the replies of a playback, and sends nothing; its blocking methods raise
-    `ConfigError`.
+    """Return a copy of a model that returns the replies of a playback, and sends nothing.
 
-    Its class, address and options, on which the form of a request depends, are those of the model. The cache, the rate
-    limiter and the callbacks are not copied.
+    Its blocking methods raise `ConfigError`. Its class is a subclass of the model's with the same name, and its address
+    and options, on which the form of a request depends, are the same. The cache, the rate limiter and the callbacks are
+    not copied.
     """
     replies = RecordedModel(playback)
 
@@ -184,7 +184,7 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
     """Return a tool that checks its arguments as `tool` does, and takes its results from a playback.
 
     The copy has no timeout and no retries. If the playback permits it, `tool` itself runs for a call without a result.
-    A recorded outcome `unknown` is raised, so that the call has it again.
+    A recorded outcome `unknown` is raised as an error, so that the call has this outcome again.
     """
 
     hidden = InjectedArguments(tool).hidden

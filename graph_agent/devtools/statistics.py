@@ -178,8 +178,9 @@ class InputRow:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRow]:
-    """Yield the ended inputs in the events of a session, oldest first; running ones are skipped. Seconds exclude the
-    time of waiting for a person.
+    """Yield the ended inputs in the events of a session, oldest first; running ones are skipped.
+
+    An input succeeded if its status is `COMPLETED`. Seconds exclude the time of waiting for a person.
 
     Args:
         events: Events of the session, from the beginning of an input on.
@@ -269,8 +270,9 @@ class Arm:
         return {"success": self.success, **means}
 
     def minus(self, other: Arm) -> dict[str, Estimate]:
-        """Return the differences from another arm (this minus the other): of `success` and of each measure that both
-        have.
+        """Return the differences from another arm (this minus the other), by name.
+
+        They are that of `success`, the share of inputs that succeeded, and that of each measure that both have.
         """
         counts = [(sum(row.succeeded for row in arm.rows), len(arm.rows)) for arm in (other, self)]
         found = {"success": rate_difference(*counts)}
@@ -281,11 +283,10 @@ class Arm:
         return found
 
     def as_json(self, first: Arm | None) -> dict[str, Any]:
-        """Return the arm as plain JSON: name, numbers of inputs and of thumbs, estimates, the 95th percentile of the
-        seconds.
+        """Return the arm as plain JSON: name, numbers of inputs and of thumbs, and estimates with intervals.
 
-        If anything began before a plan asked for it, its sums are added as `early`. With `first`, the differences from
-        that arm are added as `minus_first`.
+        The estimate of the seconds also has the 95th percentile. If anything began before a plan asked for it, its sums
+        are added as `early`. With `first`, the differences from that arm are added as `minus_first`.
         """
         estimates = {name: each.as_json() for name, each in self.estimates().items()}
         seconds = sorted(self.values("seconds"))

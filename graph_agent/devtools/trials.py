@@ -164,9 +164,14 @@ def _texts(value: Any) -> Iterator[str]:
 async def opened(plan: Plan) -> AsyncIterator[Runner]:
     """Open the agents and judges of an evaluation, and close all on exit.
 
-    The functions of checks in Python are imported first, so that a wrong name shows before a model is asked. Raises
-    `ConfigError` if an agent, a judge or a function cannot be opened. It is also raised for a case that was taken from
-    a session that called side-effecting tools, if the plan does not permit them.
+    The functions of checks in Python are imported first, so that a wrong name shows before a model is asked. If the
+    environment has scripted replies, they replace every model.
+
+    Args:
+        plan: The evaluation.
+
+    Raises:
+        ConfigError: An agent, a judge or a function cannot be opened, or `_check_writes` refuses a case.
     """
     answers = [case.expect.answer for case in plan.cases if case.expect.answer is not None]
     # First, as a wrong name should not show only after an evaluation of hours.
@@ -200,9 +205,9 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
 def _check_writes(plan: Plan, agents: Mapping[str, CompiledAgentGraph]) -> None:
     """Raise `ConfigError` if a case was taken from a session that called side-effecting tools of an agent.
 
-    Its decisions are those that people took in the session, on other calls. If the case does not name the tools that
-    were called, any side-effecting tool of the agent counts. Tools of the agent's memory are permitted, as each trial
-    has a user of its own.
+    The reason is that the case repeats decisions that people took in the session, on other calls. If the case does not
+    name the tools that were called, any side-effecting tool of the agent counts. Tools of the agent's memory are
+    permitted, as each trial has a user of its own. With `allow_writes`, every case is.
     """
     taken = [case for case in plan.cases if case.session is not None]
     if plan.allow_writes or not taken:
@@ -287,8 +292,8 @@ class Runner:
         """Run the turns of a trial, check the run, and return the trial with its outcome.
 
         A turn that waits for a person without a decision is the last one. An exception of the run is a failure `run`,
-        without secrets in its text; then nothing else is checked. A trial that has run before (`is_stored`) is not run
-        again, and one that was interrupted goes on.
+        without secrets in its text; then nothing else is checked. The turns of a trial that has run before (`is_stored`
+        is then True) give their stored results, and a trial that was interrupted goes on.
         """
         case, results = trial.case, list[RunResult]()
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))
@@ -377,13 +382,15 @@ def _measures(results: Sequence[RunResult]) -> Measures:
 
 
 def _decider(case: Case) -> Callable[[HeldCall], Any]:
-    """Return the function that decides on the calls of a case that wait for approval; it raises `InputError` if the
-    case has no decision on a call.
+    """Return the function that decides on the calls of a case that wait for approval.
+
+    It raises `InputError` if the case has no decision on a call.
     """
 
     def decide(call: HeldCall) -> Any:
-        """Return the case's decision on a call, by the name of its tool or else by `*`; raise `InputError` if there is
-        none.
+        """Return the case's decision on a call, by the name of its tool or else by `*`.
+
+        Raises `InputError` if there is none.
         """
         given = case.approvals.get(call["name"], case.approvals.get("*"))
         if given is None:
