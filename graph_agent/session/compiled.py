@@ -52,8 +52,8 @@ from graph_agent.core.state.fence import DeferredWrites, defers_writes
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.core.state.own_checkpoint import load
 from graph_agent.core.state.reads import ReadAgainGraph
-from graph_agent.core.state.registry import is_dispatched, refuse_within, running
-from graph_agent.core.state.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, observed, with_handle
+from graph_agent.core.state.registry import is_dispatched, observed, refuse_within, running
+from graph_agent.core.state.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, with_handle
 from graph_agent.session.deduplicator import admit_input, stored_chunks
 from graph_agent.storage.checkpoints.format import guard_reads
 from graph_agent.storage.checkpoints.metadata import check_start, patch_metadata

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
-import anyio
 import pytest
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -56,7 +55,6 @@ from graph_agent.base._compat import (
     is_overridden,
     is_resuming,
     messages_delta_reducer,
-    new_cancel_scope,
     parent_checkpoint,
     parse_pattern,
     read_running_state,
@@ -499,10 +497,3 @@ def test_a_middleware_has_its_own_trace_policy_or_the_global_one() -> None:
     processed = [trace_policy_of(each).process_inputs for each in (Private(), AgentMiddleware())]
 
     assert [process({"a": 1}) for process in processed if process is not None] == [{}, {"a": 1}]
-
-
-async def test_a_cancel_scope_of_the_backend_is_one_of_anyio() -> None:
-    with new_cancel_scope(anyio.current_time()) as scope:
-        await anyio.sleep_forever()
-
-    assert (type(scope), scope.cancelled_caught) == (type(anyio.CancelScope()), True)

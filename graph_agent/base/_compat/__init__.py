@@ -37,7 +37,6 @@ from langgraph.types import Send
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools, or a request, needs them.
-    import anyio
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer, TracePolicy
@@ -263,17 +262,6 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
 def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
     """Whether an OpenAI chat model would send a request with these keyword arguments to `/v1/responses`."""
     return bool(model._use_responses_api(options))
-
-
-def new_cancel_scope(deadline: float) -> anyio.CancelScope:
-    """Return a cancel scope of AnyIO for asyncio, with a deadline in loop time; `math.inf` for none.
-
-    AnyIO's own constructor searches for the backend and initializes the scope twice.
-    """
-    # Imported here: AnyIO loads the backend with the first scope, too.
-    from anyio._backends._asyncio import CancelScope
-
-    return CancelScope(deadline=deadline)
 
 
 def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:

@@ -7,24 +7,21 @@ it is resumed. Waiting between two runs is not working time.
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import anyio
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 
-from graph_agent.base._compat import names_checkpoint, new_cancel_scope
-from graph_agent.base._internal import telemetry
+from graph_agent.base._compat import names_checkpoint
 from graph_agent.base._internal.sync_bridge import (
     await_thread_future,
     end_or_abandon,
@@ -257,14 +254,14 @@ class RunStop:
             self.abort()
         return list(aborts)
 
-    def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
-        """Return a cancel scope for a `with` block that an abort cancels, and a timeout of `seconds` if given.
+    def interruptible(self, seconds: float | None = None) -> Interruptible:
+        """Return a context manager whose block is cancelled by an abort, and after `seconds` if that is not None.
 
-        The scope suppresses that cancellation: code after the block runs on, and `cancelled_caught` is true if the work
-        inside was cancelled. In a run that is aborted already, the block is cancelled at its first await. If the
-        session's lock was lost, leaving a cancelled block raises `SessionLostError`.
+        It suppresses that cancellation: code after the block runs on, and `cancelled_caught` is true if the work inside
+        was cancelled. In a run that is aborted already, the block is cancelled when it first waits. If the session's
+        lock was lost, leaving a cancelled block raises `SessionLostError`.
         """
-        return _Interruptible(self, seconds)
+        return Interruptible(self, seconds)
 
     async def stoppable(
         self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None, *, contained: bool = False
@@ -289,7 +286,7 @@ class RunStop:
             work.close()
             raise WorkStoppedError
         if contained:
-            with _Interruptible(self, seconds):
+            with Interruptible(self, seconds):
                 return await work
             raise WorkStoppedError
         task, ended = start(work)
@@ -348,32 +345,45 @@ class RunStop:
         return self._worked_s + time.monotonic() - self._since
 
 
-class _Interruptible:
-    """The context manager of `RunStop.interruptible`, which registers its cancel scope with the stop for the block."""
+class Interruptible:
+    """The context manager of `RunStop.interruptible`; a cancellation from outside still raises `CancelledError`."""
 
-    # A class: every node of every run enters it, and a generator-based context manager takes twice as long.
-    __slots__ = ("_scope", "_stop")
+    # A class: each tool call enters it, and a generator-based context manager takes twice as long.
+    __slots__ = ("_before", "_is_cancelled", "_seconds", "_stop", "_task", "_timer", "cancelled_caught")
 
     def __init__(self, stop: RunStop, seconds: float | None) -> None:
-        self._stop = stop
-        self._scope = new_cancel_scope(math.inf if seconds is None else anyio.current_time() + seconds)
+        self._stop, self._seconds = stop, seconds
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_cancelled = self.cancelled_caught = False
 
-    def __enter__(self) -> anyio.CancelScope:
-        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
-        scope, stop = Context().run(self._scope.__enter__), self._stop
-        with stop._guard:
-            stop._stops[scope.cancel] = asyncio.get_running_loop()
-        if stop.aborted:
-            scope.cancel()
-        return scope
-
-    def __exit__(self, *raised: Any) -> bool:
+    def __enter__(self) -> Self:
+        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._before = self._task.cancelling() if self._task is not None else 0
+        if self._seconds is not None:
+            # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+            self._timer = loop.call_later(self._seconds, self._cancel, context=Context())
         with self._stop._guard:
-            del self._stop._stops[self._scope.cancel]
-        swallowed = bool(self._scope.__exit__(*raised))
-        if swallowed:
+            self._stop._stops[self._cancel] = loop
+        if self._stop.aborted:
+            loop.call_soon(self._cancel)
+        return self
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._is_cancelled:
+            self._is_cancelled = self._task.cancel()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        task, self._task = self._task, None
+        with self._stop._guard:
+            del self._stop._stops[self._cancel]
+        if self._timer is not None:
+            self._timer.cancel()
+        if task is not None and self._is_cancelled and task.uncancel() <= self._before:
+            self.cancelled_caught = isinstance(error, asyncio.CancelledError)
+        if self.cancelled_caught:
             self._stop.check_held()
-        return swallowed
+        return self.cancelled_caught
 
 
 @dataclass(eq=False, slots=True)
@@ -545,20 +555,6 @@ class RunHandle(RunStop):
     """Awaited with the run after its end, while the session's lock still keeps other runs of the session out."""
     continues_at: str | None = None
     """Id of the earlier checkpoint from which the run continues its input; None for the newest checkpoint."""
-
-
-@asynccontextmanager
-async def observed(run: Run, name: str) -> AsyncIterator[None]:
-    """Report a run to the observer of this process during an `async with` block; without an observer, do nothing.
-
-    Args:
-        name: Name of the agent, for the run's span.
-    """
-    if telemetry.observer is None:
-        yield
-        return
-    with telemetry.observer.run(run, name):
-        yield
 
 
 def is_running(config: RunnableConfig) -> bool:
