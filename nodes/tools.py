@@ -33,7 +33,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         SessionLostError: This process has lost the session's lock.
         Exception: `interrupt()` in middleware refused the person's answer.
     """
-    task = Task.of(read_state(config, ["loop"]), config, runtime, deps)
+    task = Task.of(read_state(config, ["loop", "ready"]), config, runtime, deps)
     to_run = await call_to_run(task, call)
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -56,6 +57,9 @@ run, and a tool that middleware provides for it or None.
 """
 
 
+_NO_LIMIT = nullcontext()
+
+
 class Slots:
     """Limits how many calls of one wave (the parallel calls of one plan) run at once."""
 
@@ -63,15 +67,18 @@ class Slots:
         # Shared by the tasks of a wave, by checkpoint id; an entry is dropped when no task refers to it.
         self._waves: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def of_wave(self, runtime: Runtime[Any], limit: int) -> asyncio.Semaphore:
-        """Return the semaphore that a call must hold while it runs. All calls of one wave get the same one.
+    def of(self, task: Task, limit: int) -> AbstractAsyncContextManager[None]:
+        """Return the context manager within which a call runs: the semaphore that all calls of its wave share.
+
+        A wave of at most `limit` calls needs none, so that each of its calls may run at once.
 
         Args:
-            runtime: The calling task's runtime; the tasks of one wave have the same checkpoint id.
+            task: The call's task, whose state has the calls of the wave.
             limit: Maximum of calls that run at once. Only the value of the wave's first call is used.
         """
-        wave = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
-        return self._waves.setdefault(wave, asyncio.Semaphore(limit))
+        if "ready" in task.state and len(task.state["ready"]) <= limit:
+            return _NO_LIMIT
+        return self._waves.setdefault(task.wave, asyncio.Semaphore(limit))
 
 
 @dataclass(frozen=True)

@@ -500,7 +500,7 @@ async def run_in_slot(
 
     async def run_it() -> T | CallResult:
         nonlocal started
-        async with task.deps.slots.of_wave(task.runtime, task.settings.max_parallel_calls):
+        async with task.deps.slots.of(task, task.settings.max_parallel_calls):
             if run.stop.aborted:
                 raise WorkStoppedError
             if writes:
