@@ -580,7 +580,8 @@ def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[AnyMessage]]:
     """Split a request into its system message, None if it has none, and the other messages."""
     first = request[0] if request else None
-    return (first, list(request[1:])) if isinstance(first, SystemMessage) else (None, list(request))
+    # Copied: middleware may change it, and later requests send it again.
+    return (first.model_copy(), list(request[1:])) if isinstance(first, SystemMessage) else (None, list(request))
 
 
 def _runtime() -> Runtime[Any] | None:

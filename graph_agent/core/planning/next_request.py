@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
-from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AnyMessage, HumanMessage
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.history.call_events import EarlierCalls
@@ -28,7 +28,6 @@ from graph_agent.models.client import Mode
 from graph_agent.models.pool import BoundModel
 from graph_agent.models.sanitize import SafeMessages, sanitized
 from graph_agent.models.stream_watch import Forwarder, StreamWatch
-from graph_agent.models.wire.traits import traits_of
 
 
 class RequestOfHook(NamedTuple):
@@ -233,21 +232,20 @@ class NextRequest:
         is_own = self.of_hook is None and not tail
         history = [*self.history, *tail] if tail else self.history
         messages = (self.prepared if is_own else PreparedHistory()).of(history, self.agent.prompts)
-        if (system := self._system()) is None:
-            return SafeMessages(messages, traits=messages.traits)
-        return SafeMessages([system, *messages], traits=messages.traits | traits_of(system, None))
+        system = self._system()
+        return SafeMessages([*system, *messages], traits=system.traits | messages.traits)
 
-    def _system(self) -> AnyMessage | None:
-        """Return the system message: the agent's own prompt and, if there are tools, the planning instructions.
+    def _system(self) -> SafeMessages:
+        """Return a list with the system message: the agent's own prompt and, if there are tools, the planning
+        instructions.
 
-        None if empty.
+        Empty if both are. The caller must not modify the list.
         """
         deps, added = self.deps, ""
         if deps.toolbox.names:
             planner = self.planner if self.mode == "wave" else self.settings.planner
             added = deps.instructions(self.settings, self.mode, planner)
-        prompt = deps.prompt(added)
-        return sanitized(SystemMessage(prompt)) if prompt else None
+        return self.prepared.begin(deps.prompt(added))
 
     def closing(self) -> list[AnyMessage]:
         """Return a list with the message that asks for the answer; empty for an agent without tools and response
@@ -283,8 +281,7 @@ class NextRequest:
         The schemas of its tools are not counted.
         """
         self.prepared.of(self.history, self.agent.prompts)
-        system = self._system()
-        return (0 if system is None else estimated_tokens([system])) + self.prepared.estimated_tokens()
+        return estimated_tokens(self._system()) + self.prepared.estimated_tokens()
 
 
 async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages]:

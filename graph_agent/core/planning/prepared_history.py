@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.input_messages import STEERING_MARK
@@ -16,7 +16,8 @@ from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
 from graph_agent.core.state.schema import RequestOnlyMessages
 from graph_agent.core.state.stored_messages import StoredMessages
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
+from graph_agent.models.sanitize import SafeMessages, sanitized, sanitized_all, without_calls
+from graph_agent.models.system_prompt import PromptContent
 from graph_agent.models.wire.parsing.calls import UNFINISHED
 
 
@@ -35,6 +36,7 @@ class PreparedHistory:
         self._source: list[AnyMessage] = []
         self._prepared = SafeMessages()
         self._counted, self._tokens = 0, 0
+        self._system: tuple[PromptContent, SafeMessages] = "", SafeMessages()
         self.hashes: dict[int, tuple[Any, str]] = {}
         """Cache that a `RequestLog` uses: `id()` of a message → the message and its hash."""
 
@@ -67,6 +69,16 @@ class PreparedHistory:
         if stored is not None:
             self._record(stored)
         return self._prepared
+
+    def begin(self, prompt: PromptContent) -> SafeMessages:
+        """Return the messages before the conversation: the system message, or none for an empty prompt.
+
+        The messages of the newest prompt are cached; the returned list is the cache itself.
+        """
+        # Blocks may change in place, so only text is compared.
+        if not (isinstance(prompt, str) and prompt == self._system[0]):
+            self._system = prompt, sanitized_all([SystemMessage(prompt)] if prompt else [])
+        return self._system[1]
 
     def _add_known(self, history: Sequence[AnyMessage], prompts: Prompts, stored: StoredMessages) -> int:
         """Begin the cache with the messages that an earlier run of the session has examined, and return their number; 0
