@@ -357,11 +357,13 @@ class EarlierCalls:
             known, length = self._read
             known.add(stored[length:])
             self._read = known, len(stored)
-            # A pass that fails adds nothing to the stored entries.
-            self._now = _Calls(ChainMap({}, known.names), ChainMap({}, known.ended), dict(known.newest))
-            self._now.add(self._new)
-            if not self._begun:
-                self._now.end_input()
+            self._now = known
+            if self._new or not self._begun:
+                # A pass that fails adds nothing to the stored entries.
+                self._now = _Calls(ChainMap({}, known.names), ChainMap({}, known.ended), dict(known.newest))
+                self._now.add(self._new)
+                if not self._begun:
+                    self._now.end_input()
         return self._now
 
     def ids_with(self, messages: Sequence[AnyMessage]) -> Container[str]:
