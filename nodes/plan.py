@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -63,7 +63,7 @@ from graph_agent.nodes.finalize import finalize_in_plan, may_finalize
 logger = get_logger(__name__)
 
 
-class PlanDecision(Enum):
+class PlanDecision(StrEnum):
     """How a pass through `plan` ends; each value describes it for the log."""
 
     RUN = "the calls that are ready run, or a person decides on them"
@@ -89,7 +89,7 @@ async def plan_node(
     deps = update.deps
     for rule in AFTER_HOOKS if deps.hook_set and comes_from_hooks(update) else RULES:
         if (decision := await rule(update)) is not None:
-            logger.debug("%s: %s", rule.__name__, decision.value)
+            logger.debug("%s: %s", rule.__name__, decision)
             break
     if update.waiting_delegations:
         await update.withdraw_waiting_delegations()

@@ -65,6 +65,7 @@ from graph_agent.models.wire.openai_stream import joined_text
 from graph_agent.models.wire.usage import reports_differences
 
 logger = get_logger(__name__)
+_NO_CONTEXT = contextlib.nullcontext()
 M = TypeVar("M", bound=BaseMessage)
 
 
@@ -230,7 +231,7 @@ async def request_unobserved(
     on_chunk = limit.receive if not is_read and isinstance(limit, StreamTap) else None
     try:
         is_joined = on_chunk and limit.listener is None  # a listener reads calls from text while it arrives
-        with joined_text(limit.restart) if is_joined else contextlib.nullcontext():
+        with joined_text(limit.restart) if is_joined else _NO_CONTEXT:
             is_text = is_text_only(request)
             result = await generate_reply(model, request, options, relay, is_text=is_text, on_chunk=on_chunk)
     except BaseException as error:

@@ -217,37 +217,37 @@ class StreamWatch(AsyncCallbackHandler):
     """Whether the provider may have run a tool for the reply; set by the client that offers such tools."""
     continuation: StreamWatch | None = None
     """The watch of the newest request that continues a paused turn; None before one."""
+    seen = False
+    """Whether any text has reached the reader."""
+    id: str | None = None
+    """Id of the reply's message; None before its first token."""
+    reported: UsageMetadata | None = None
+    """Usage that the provider has reported so far; None before.
+
+    Most providers report it at the end of the stream.
+    """
+    is_quiet = False
+    """Whether no tokens are shown, because the reader receives the answer as a whole at its end."""
+    sent: tuple[Sequence[BaseMessage], Sequence[Any]] = (), ()
+    """Messages and tools of the newest request that was answered; both empty before that."""
+    is_answer = False
+    """Whether the reply to a request with a schema is an answer, so that its text must not be parsed for calls."""
+    _received_length = 0
+    _shown_length = 0
+    _visibility: Visibility | None = None
+    """The filter of the reply, built for its first text; None before it, or without a filter."""
+    _begin = 0
+    _by_chunk = False
 
     def __init__(self, visibility: Callable[[], Visibility] | None = None) -> None:
-        self.seen = False
-        """Whether any text has reached the reader."""
-        self.id: str | None = None
-        """Id of the reply's message; None before its first token."""
-        self.reported: UsageMetadata | None = None
-        """Usage that the provider has reported so far; None before.
-
-        Most providers report it at the end of the stream.
-        """
-        self.is_quiet = False
-        """Whether no tokens are shown, because the reader receives the answer as a whole at its end."""
-        self.sent: tuple[Sequence[BaseMessage], Sequence[Any]] = (), ()
-        """Messages and tools of the newest request that was answered; both empty before that."""
         self.replaced: list[str] = []
         """Texts that reached the reader and were then replaced by middleware or a hook."""
-        self.is_answer = False
-        """Whether the reply to a request with a schema is an answer, so that its text must not be parsed for calls."""
         self.limit = _UNLIMITED
         """The time limit of the running request; paused while a reader processes a chunk."""
         self._received: list[str] = []
-        self._received_length = 0
         self._shown: list[str] = []
-        self._shown_length = 0
         self._new_visibility = visibility
-        self._visibility: Visibility | None = None
-        """The filter of the reply, built for its first text; None before it, or without a filter."""
-        self._begin = 0
         self._gates: list[MessageGate] = []
-        self._by_chunk = False
 
     @property
     def text(self) -> str:

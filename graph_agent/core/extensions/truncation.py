@@ -269,8 +269,7 @@ def truncated_content(
     Returns:
         The shortened text or blocks. None if the content is within the limits.
     """
-    blocks = [content] if isinstance(content, str) else content
-    texts = [text_of([block]) for block in blocks]
+    texts = [content] if isinstance(content, str) else [text_of([block]) for block in content]
     kept = truncate_texts(texts, max_chars=max_chars, max_lines=max_lines, mode=mode, hint=hint)
     if kept is None:
         return None
@@ -278,7 +277,7 @@ def truncated_content(
         return kept[0] or ""
     # A block without text was not cut and stays.
     return [
-        _with_text(block, text) for block, whole, text in zip(blocks, texts, kept, strict=True) if text or not whole
+        _with_text(block, text) for block, whole, text in zip(content, texts, kept, strict=True) if text or not whole
     ]
 
 
@@ -312,7 +311,13 @@ def truncate_output(
     def hint(offset: int) -> str:
         return read_on_hint(call["id"], offset)
 
-    kept = truncated_content(content, **limits._asdict(), hint=None if threshold is None else hint)
+    kept = truncated_content(
+        content,
+        max_chars=limits.max_chars,
+        max_lines=limits.max_lines,
+        mode=limits.mode,
+        hint=None if threshold is None else hint,
+    )
     return (content, False) if kept is None else (kept, True)
 
 

@@ -264,10 +264,9 @@ def ask_for_calls(
         )
         if mode == "text":
             planned = without_echoes(planned, deps.toolbox.schemas, messages)
+        text = refusal_text(reply, visible=answers and deps.response is None)
         # Calls that a content filter cut off get error results, so that the model can try again.
-        may_refuse = not (planned.calls or planned.unread) or cut_off(reply) is None
-        visible = answers and deps.response is None
-        if may_refuse and (text := refusal_text(reply, visible=visible)) is not None:
+        if text is not None and (cut_off(reply) is None or not (planned.calls or planned.unread)):
             raise await finish_refusal(stream, reply, text, usage_of(reply, settings.prices))
         return planned
 

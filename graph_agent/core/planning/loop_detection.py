@@ -63,6 +63,8 @@ def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> L
         max_period: The maximum length of a pattern, in calls.
     """
     recent = fingerprints[-window:]
+    if not recent or recent.count(recent[-1]) == 1:
+        return None
     for period in range(1, max_period + 1):
         if (length := _repetition(recent, period, window)) is not None:
             pattern = tuple(recent[-period:])
