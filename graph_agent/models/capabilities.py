@@ -111,7 +111,10 @@ def name_lacks_tools(name: str) -> bool:
 
 
 def _unwrap(model: Any) -> Any:
-    """Return the chat model inside LangChain's wrappers; of a model with fallbacks, the first one."""
+    """Return the chat model inside LangChain's wrappers; of a model with fallbacks, the first one.
+
+    At most `_WRAPPERS` wrappers are removed; a value without a model inside is returned as far as it was unwrapped.
+    """
     for _ in range(_WRAPPERS):
         if isinstance(model, BaseChatModel):
             break

@@ -33,8 +33,8 @@ class OfferedTools:
     def under(self, rules: WireRules) -> list[dict[str, Any]]:
         """Return the tools in the form that an endpoint accepts; cached per form.
 
-        Names are the aliases. A tool whose parameters no object can satisfy is left out, with a logged and recorded
-        warning.
+        Names are the aliases, i.e. names that each provider accepts. A tool whose parameters no object can satisfy is
+        left out, with a logged and recorded warning.
 
         Args:
             rules: The rules of the endpoint.

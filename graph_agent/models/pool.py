@@ -187,9 +187,18 @@ class ModelPool:
         return ProviderToolClient(model, self._schemas, self._provider_tools, endpoint=endpoint)
 
     def _build(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
-        """Build a model with its client and planner, wrapped in middleware.
+        """Build a model with its client and planner, wrapped in middleware; the client's own retries are turned off.
 
-        Raise `ConfigError`, with the field, if that fails.
+        The context window is that of the model's profile, or else of the endpoint's rules. Tools are called in text if
+        the endpoint takes none.
+
+        Args:
+            given: The model's name, endpoint or chat model; `own` is used as it is.
+            field: The field of the configuration that names the model, for errors.
+            settings: The configuration, which may have rules for the model.
+
+        Raises:
+            ConfigError: The model cannot be built; the text begins with the field.
         """
         try:
             found = given if given is self.own else self.resolve(given)

@@ -139,7 +139,10 @@ class ProviderToolClient(ModelClient):
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode
     ) -> Binding:
         """Build the model of a request like `ModelClient._bind`, and ask OpenAI to include the results of its tools in
-        the reply."""
+        the reply, by the option `include`; other values in it stay.
+
+        Nothing is added for tools without such results, and for a model class without the option.
+        """
         bound = super()._bind(phase, settings, form, rules, mode=mode)
         wanted = [_RESULTS[tool.name] for tool in self._provided if tool.api == "openai" and tool.name in _RESULTS]
         model: Any = bound.runnable

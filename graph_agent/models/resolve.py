@@ -149,8 +149,8 @@ def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
     """Build the chat model of another provider by LangChain's `init_chat_model`.
 
     Raises:
-        ConfigError: The provider is unknown, its package is missing, its constructor failed, or its class ignores the
-            endpoint's address or headers.
+        ConfigError: The extra `langchain` or the provider's package is missing, the provider is unknown, its
+            constructor failed or was given a blank key, or its class ignores the endpoint's address or headers.
     """
     spec = endpoint.model
     base_url, headers, key = endpoint.address(), endpoint.sent_headers(), endpoint.key()

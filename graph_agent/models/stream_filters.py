@@ -96,9 +96,10 @@ def _echo_length(text: str) -> int:
 
 
 def without_sentinel(text: str) -> str:
-    """Remove sentinel lines, copied notices and white space around them from the beginning and end of a complete text.
+    """Remove sentinel lines (`No more actions.`), copied notices and white space around them from the beginning and end
+    of a complete text.
 
-    Returns an empty text if `has_no_answer(text)`.
+    Returns an empty text if `has_no_answer(text)`. A text without any of these only loses its leading white space.
     """
     lower = text.lower()
     if not any(part in lower for part in _UNUSUAL):

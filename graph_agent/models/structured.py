@@ -144,8 +144,10 @@ class StructuredPlanner:
         settings: LoopConfig,
         offered: Sequence[dict[str, Any]],
     ) -> Sequence[BaseMessage]:
-        """Convert a sanitized request to the messages that the endpoint accepts, with example plans for a local
-        server."""
+        """Convert a sanitized request to the messages that the endpoint accepts.
+
+        Example plans are added if the plan is requested by schema from a local server and tools are offered.
+        """
         if method == "schema" and offered and self._schema_mode.makes_grammar(rules):
             answers, calls_first = settings.finalize != "compose", settings.dispatch == "streamed"
             examples = example_plans(offered, answers=answers, calls_first=calls_first)

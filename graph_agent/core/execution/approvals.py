@@ -190,8 +190,9 @@ def _call_of(held: HeldCall) -> Call:
 
 
 def _held(call: Call, review: Review) -> HeldCall:
-    """Return a call as it appears in an approval request, with the decisions and the description of its review, and
-    `origins` and `tainted` if traced.
+    """Return a call as it appears in an approval request: id, name, arguments and the decisions that its review allows.
+
+    It has `origins` and `tainted` if the call has them, and `description` if the review gives one.
     """
     held: HeldCall = {
         "id": call["id"],

@@ -257,8 +257,9 @@ def checked_result(returned: object) -> DelegationResult:
     """Validate what a delegate's `run` returned, and return a copy whose values are plain JSON.
 
     Raises:
-        TypeError: `returned` is no `DelegationResult`; a field has a wrong type, an unknown status, or an entry that is
-            no event; or a value holds an object whose text would be only its memory address.
+        TypeError: `returned` is no `DelegationResult`; its content is neither text nor a list; its status is unknown;
+            `history` or `approvals` has an entry that is no event; or its content or value holds an object without a
+            text of its own.
         ValueError: A value is nested too deeply.
     """
     if not isinstance(returned, DelegationResult):

@@ -312,7 +312,7 @@ class AgentDeps:
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """Return the package's instructions for planning, which follow the agent's own system prompt.
 
-        The text is cached.
+        If the reply may be the answer and the agent has a response schema, that schema is included. The text is cached.
 
         Args:
             settings: The configuration of the run.
@@ -389,8 +389,9 @@ def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
 def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
     """Return a copy of the dependencies with a context's client tools, instructions and response schema.
 
-    Instructions follow the agent's own prompt; the context's response schema replaces the agent's. Client tools of
-    earlier calls that the context lacks are removed, unless the agent has no other tools.
+    Instructions follow the agent's own prompt, whether that is a text or a function; the context's response schema
+    replaces the agent's. Client tools of earlier calls that the context lacks are removed, unless the agent has no
+    other tools.
 
     Raises:
         ConfigError: A client tool has the name of another tool, or the response schema is invalid.

@@ -396,7 +396,7 @@ def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
 def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
     """Return the ids of calls whose tasks wait for the first answer to LangChain's approval of a single call.
 
-    A refused answer does not count as an answer.
+    An answer counts whether LangGraph's resume or a note in the inbox gave it; a refused answer does not count.
     """
     answered = {task for task, channel, _ in writes if channel == RESUME}
     answered |= {note.partition(":")[0] for note in _ids(ANSWER_NOTES, writes) - _ids(REFUSED_CHANNEL, writes)}

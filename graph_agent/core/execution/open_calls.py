@@ -335,7 +335,11 @@ def result_without_output(id_: str, name: str, status: str, text: str, step: int
 
 
 def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
-    """Split the writes of finished calls: call id → result message, and call id → events (absent if it wrote none)."""
+    """Split the writes of finished calls: call id → result message, and call id → events (absent if it wrote none).
+
+    Args:
+        finished: Call id → the stored writes of its task.
+    """
     messages: dict[str, ToolMessage] = {}
     events: dict[str, list[StoredEvent]] = {}
     for id_, writes in finished.items():

@@ -185,11 +185,10 @@ class CallTimer:
 
     @contextmanager
     def running(self, call: Call) -> Iterator[None]:
-        """Measure the call, which runs inside the `with` block.
+        """Measure the call, which runs inside the `with` block; the time is taken also if the block raises.
 
-        The time between the timer's creation and this counts as waiting.
-
-        Also reports the begin of the call to the telemetry observer, if there is one.
+        The time between the timer's creation and this counts as waiting. The telemetry observer, if there is one, is
+        informed that the call begins, and at the end of the block that it is left.
         """
         self._started = time.monotonic()
         observer, observed = telemetry.observer, None
@@ -215,8 +214,8 @@ class CallTimer:
     def fields(self, task: Task, call: Call, status: ResultStatus) -> dict[str, float]:
         """Return the call's durations in seconds for its result event; an empty dict for a call that did not run.
 
-        E.g. `{"queued_s": 0.01, "duration_s": 1.5}`, with `waited_s` (the time until a person answered) if the call
-        asked one.
+        E.g. `{"queued_s": 0.01, "duration_s": 1.5}`, with `waited_s` if the call was resumed with an answer: the time
+        until a person answered, 0.0 if no event shows when the person was asked.
 
         Args:
             task: The call's task.
@@ -433,7 +432,7 @@ class TaskSampler:
         temperature: float | None = None,
         stop: Sequence[str] | None = None,
     ) -> AIMessage:
-        """Send one request to the run's first model, without tools, and return the complete reply.
+        """Send one request to the run's first model, without tools and unstreamed, and return the complete reply.
 
         Its usage is added to `usage`.
 
@@ -573,7 +572,8 @@ def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], ow
 
 async def _stored_writes(task: Task) -> dict[str, list[Any]]:
     """Return the writes to fields of `state_schema` by the wave's calls that finished in an earlier run, as field →
-    values."""
+    values; empty without a checkpointer.
+    """
     saver, at = checkpoint_of(task)
     found = await load(saver, at) if saver is not None and at is not None else None
     ended = finished_writes(found.pending_writes or []) if found is not None else {}

@@ -103,7 +103,9 @@ def _is_uncertain(call: HeldCall) -> bool:
 
 def _marked(call: HeldCall, loop: LoopState, tools: Toolbox) -> HeldCall:
     """Return a call; if it may write and may repeat the effect of an earlier call, as a copy with `uncertain` set and a
-    description that warns of it.
+    description that ends with a warning of it.
+
+    It may repeat one if the loop state has, under `uncertain`, an equal call that was made before or left out.
     """
     if not tools.writes(call["name"]) or not ((found := loop["uncertain"])["calls"] or "left_out" in found):
         return call

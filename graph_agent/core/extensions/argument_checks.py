@@ -121,8 +121,9 @@ def _is_plain_type(annotation: Any) -> bool:
 
 
 def _listed(given: object, name: str) -> list[Any]:
-    """Return an iterable as a list (None gives an empty one); raise `ConfigError` for a string, a mapping or a single
-    tool."""
+    """Return an iterable as a list (None gives an empty one); raise `ConfigError` for a string, a mapping, a single
+    tool, and any value that is not iterable.
+    """
     if given is None:
         return []
     # A single tool is a pydantic model, whose iterator yields its fields.

@@ -49,7 +49,9 @@ class LazyRequestCopy(HookRequest):
 
     @classmethod
     def of(cls, request: HookRequest) -> HookRequest:
-        """Return a copy of a request; `messages` and `tools` are copied when they are first read."""
+        """Return a copy of a request whose fields are copies; `messages` and `tools` are copied when they are first
+        read.
+        """
         copy = object.__new__(cls)
         # The class is frozen, and its constructor would require every field.
         object.__setattr__(copy, "_request", request)

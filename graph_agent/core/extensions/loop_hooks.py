@@ -204,11 +204,12 @@ class LoopHooks(Generic[R]):
         Args:
             index: Index of the hook.
             calls: Text that identifies the reply's calls, independent of order and ids; empty if it has none.
+            reply: The reply that the hook wants to replace; the limit is checked with its usage.
             request: The request that the reply answers.
 
         Raises:
-            LimitMetError: A limit forbids a rerun of a planning reply. The warning is given before, and the hook gets
-                no more reruns.
+            LimitMetError: A limit forbids a rerun of a planning reply; for an answer, a clause is returned. The warning
+                is given before, and the hook gets no more reruns.
         """
         work, most = self._work, request.settings.max_agentic_loops
         counts = "its last reply counts"

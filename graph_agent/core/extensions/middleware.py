@@ -205,7 +205,8 @@ def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[Admitted
 def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
     """Return the parts of one middleware: its wraps and hooks, its tools, state schema and stream transformers.
 
-    `rewriting` is empty if it declares `rewrites_replies` itself, or only masks.
+    Names of methods that rewrite replies are included only if the middleware neither declares `rewrites_replies` nor
+    only masks.
     """
     rewriting = _rewriting(middleware)
     model, rewrites = _wrap(middleware, "model"), bool(rewriting)
@@ -355,7 +356,8 @@ class _LoopBridge:
         """Run a coroutine in the loop, wait for it, and return its result; called in the thread.
 
         Raises:
-            CancelledError: The bridge is closed, because nothing waits for the thread any more.
+            CancelledError: The bridge is closed, because nothing waits for the thread any more; the coroutine is then
+                closed or cancelled.
             Exception: The coroutine raised it.
         """
         if self._closed.is_set():

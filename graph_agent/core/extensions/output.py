@@ -64,9 +64,9 @@ def may_have_run(error: BaseException) -> bool:
 def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) -> str:
     """Return the text that the model receives for a call that raised an exception.
 
-    The text of a `CallError` or `ToolException` is used as it is; other texts name the tool. If a model raised the
-    exception, the provider's own message is left out. An error of arguments that pydantic raised becomes a list of what
-    does not fit.
+    The text of a `CallError` or `ToolException` is used as it is; other texts name the tool. A time limit and calls
+    that never started have texts of their own. If a model raised the exception, the provider's own message is left out.
+    An error of arguments that pydantic raised becomes a list of what does not fit.
 
     Args:
         tool: The tool that was called.

@@ -125,6 +125,8 @@ def _opened(folder: Path, parts: list[str]) -> Iterator[int]:
     """Open a file without following a link in its path, and yield the descriptor, which is closed at the end of the
     block.
 
+    Where the system cannot open relative to a folder (Windows), `_open_by_path` opens the file by its path.
+
     Args:
         folder: The folder, which may be a link itself.
         parts: Parts of the file's path in the folder.

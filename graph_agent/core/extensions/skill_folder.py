@@ -158,7 +158,11 @@ def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
 
 
 def _name_fault(value: Any, folder: Path) -> str | None:
-    """Return what is wrong with a name, as a clause; None if it is valid and equals the folder's name."""
+    """Return what is wrong with a name, as a clause; None if it is valid and equals the folder's name.
+
+    A valid name has at most `MOST_NAME_CHARS` characters: lowercase letters, digits, and single hyphens between them.
+    Unicode forms are normalized before the comparison.
+    """
     if not isinstance(value, str) or not value.strip():
         return "write a text, such as 'pdf-forms'"
     name = key_of(value)

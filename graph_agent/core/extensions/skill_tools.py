@@ -89,8 +89,8 @@ def _named(skills: SkillSet, name: str) -> Skill:
 def _loaded(skill: Skill) -> tuple[str, dict[str, Any]]:
     """Return a skill as text for the model, and the value that the event of the call stores.
 
-    The text has the instructions (at most `MOST_BODY_CHARS`), the tools that the skill allows, and its files. The value
-    is `{"skill": <name>, "digest": …}`, with `allowed_tools` if the skill limits tools.
+    The text has the instructions (at most `MOST_BODY_CHARS`), what the skill needs, the tools that it allows, and its
+    files. The value is `{"skill": <name>, "digest": …}`, with `allowed_tools` if the skill limits tools.
     """
     files, more = list_files(skill.folder)
     files = [name for name in files if name not in FILE_NAMES]

@@ -321,7 +321,11 @@ class Toolbox:
         return self.schemas != before
 
     def _take_changes(self) -> None:
-        """Replace the tools by the current ones of the sources, if a source has changed; `schemas` is not updated."""
+        """Replace the tools and `names` by the current ones of the sources, if a source has changed; `schemas` is not
+        updated.
+
+        The mappings are changed in place, because copies of this toolbox share them.
+        """
         if self._live.versions == self._versions:
             return
         self._versions = self._live.versions
@@ -344,8 +348,9 @@ class Toolbox:
         return given
 
     def _add(self, tool: BaseTool) -> None:
-        """Register a tool under its name, in place of an earlier one; raise `ConfigError` for an invalid `retry`
-        mark."""
+        """Register a tool under its name, in place of an earlier one, whose cached invoker and check are dropped; the
+        toolbox's replacement function is applied first. Raise `ConfigError` for an invalid `retry` mark.
+        """
         tool = self._replace(tool)
         self._injected[tool.name] = InjectedArguments(tool)
         self._invokers.pop(tool.name, None)
@@ -458,8 +463,8 @@ class Toolbox:
         """Return the call with a `fault` if it cannot run whatever its arguments; None if it may run.
 
         It cannot run if its name is unknown, if it is a new call of a withdrawn tool, if only hooks execute the tool
-        (the call is then marked `skipped`, too), or if a delegation has no task. The fault is text for the model, with
-        the nearest known name.
+        (the call is then marked `skipped`, too), or if a delegation has no task. The fault is text for the model; for
+        an unknown name, it suggests the nearest known one.
         """
         name = call["name"]
         # A model may repeat a call that it finds in the history.
@@ -561,7 +566,10 @@ def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str
 
 
 def _arguments_fault(toolbox: Toolbox, tool: BaseTool, arguments: dict[str, Any]) -> str | None:
-    """Return why a person's arguments do not fit a tool, unknown names included; None if they fit."""
+    """Return why a person's arguments do not fit a tool, unknown names included; None if they fit.
+
+    For a tool without a pydantic schema, the check is that of `arguments_fault`.
+    """
     # The schema without injected arguments.
     schema = tool.tool_call_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):

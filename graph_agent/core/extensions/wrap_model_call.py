@@ -109,9 +109,8 @@ class ModelMiddleware:
     def update_prompt(
         self, messages: list[AnyMessage], tools: Sequence[Any], offered: Sequence[dict[str, Any]], mode: Mode
     ) -> list[AnyMessage]:
-        """If middleware changed the tools, replace the description of tools in the system prompt. Returns the messages.
-
-        Unchanged in native mode, whose prompt does not describe tools.
+        """If middleware changed the tools, replace the description of tools in the system prompt, and return the
+        messages; unchanged in native mode, whose prompt does not describe tools, and if no tools were described before.
 
         Args:
             messages: The request, with the system prompt.
@@ -316,6 +315,8 @@ class ModelMiddleware:
     def _apply(self, commands: Sequence[Command[Any]], structured: Any) -> None:
         """Write the state updates that middleware returned with its response; they become a part of the node's update.
 
+        The structured response is written first, then the commands' fields in order.
+
         Args:
             commands: The commands, innermost first.
             structured: The structured response of the model response; None if it has none.
@@ -343,7 +344,9 @@ class ModelMiddleware:
             write_field(name, value)
 
     def _fault(self, name: str, value: Any) -> str | None:
-        """Return why middleware may not write a value to a field, as a clause; None if it may."""
+        """Return why middleware may not write a value to a field, as a clause; None if it may. Of messages, only those
+        of the user and the system may follow a model response.
+        """
         if name == "structured_response":
             return value_fault(value)
         if name != "messages":
@@ -381,7 +384,8 @@ class _WrappedClient(ModelClient):
     ) -> AIMessage:
         """Send a request through the middleware and return the reply. Arguments are those of `ModelClient.ask`.
 
-        An answer that middleware may rewrite is not streamed, unless `stream_before_guards` is set.
+        An answer that middleware may rewrite is not streamed, unless `stream_before_guards` is set. A reply that no
+        longer contains the streamed text gets a new id.
 
         Raises:
             Exception: The errors of `ModelMiddleware.ask`.
@@ -422,10 +426,10 @@ class _WrappedClient(ModelClient):
         return ModelCall(cast("Any", _WholeAnswer(self, request, once, mode)), {}, list(request), bounded=True)
 
     def _client_for(self, wrapped: ModelRequest[Any], mode: Mode) -> ModelClient:
-        """Return the client for a request after the middleware: one with its model, tools and options.
+        """Return the client for a request after the middleware: one with its model, tools, tool choice and options.
 
         `self` if middleware changed none of these. Tools of a structured plan are not changed here, because its prompt
-        describes them.
+        describes them. A client of another model keeps this client's options, which those of the middleware override.
         """
         options = {**wrapped.model_settings}
         if wrapped.tool_choice is not None:
@@ -523,8 +527,9 @@ class _WholeAnswer(Runnable[Any, AIMessage]):
 
 
 def _answer_of_plan(reply: AIMessage) -> AIMessage | None:
-    """Return the answer in a plan as a model message; None if the plan has calls, has no answer, or cannot be
-    parsed."""
+    """Return the answer in a plan as a model message without calls; None if the plan has calls, has no answer, or
+    cannot be parsed.
+    """
     try:
         plan = read_plan(reply, PlanningResult)
     except PlanError:

@@ -111,7 +111,8 @@ class AnswerUpdate:
         """Set `answer`, or set `error` to the event of what prevented it. The first rule that applies does so.
 
         The rules, in order: planning failed; planning or a hook has the answer; a streamed reply was stopped; a limit
-        is answered by its sentence; no budget is left for a request; the model is asked.
+        is answered by its sentence; no budget is left for a request; the model is asked. Raises `UserError` if the
+        program's configuration or input is at fault.
         """
         rules: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._keep_failure,
@@ -494,9 +495,11 @@ class AnswerUpdate:
         return met is not None or self.state["remaining_steps"] < self.deps.steps_for_a_wave + 1
 
     def update_for_next_plan(self) -> dict[str, Any]:
-        """Return the state update by which an input goes on with steering: it leads to another plan.
+        """Return the state update by which an input goes on with steering, i.e. messages of the user that arrived
+        during the answer: it leads to another plan, with no outcome and `wave_finished` set.
 
-        An answer that the reader has received stays in the history, with its event. Any other answer is dropped.
+        An answer that the reader has received stays in the history; its `agent_response` event is stored and reported.
+        Any other answer is dropped.
         """
         shown = "shown" in self.outcome or bool(self.exchange is not None and self.exchange.stream.text)
         messages: list[AnyMessage] = []

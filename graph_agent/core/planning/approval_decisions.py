@@ -51,7 +51,9 @@ def apply_decisions(update: PlanUpdate) -> None:
 
 def report_edits(update: PlanUpdate) -> None:
     """Add a notice for the model that lists the planned calls and those that ran, if a person edited calls of the
-    finished wave. The messages hold only the edited calls, so the model would otherwise take them for its own."""
+    finished wave; without edits, do nothing. The messages hold only the edited calls, so the model would otherwise take
+    them for its own.
+    """
     requested: dict[str, HeldCall] = {}
     edits: list[dict[str, str]] = []
     for entry in since_plan(update.state["events"]):

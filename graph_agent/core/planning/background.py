@@ -90,8 +90,9 @@ async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dic
 def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: DelegationResult) -> None:
     """Add the event and the notice of a background task's result or question, and add its usage to the input.
 
-    The text in the notice is truncated, and fenced if the delegate is untrusted; the event has the whole text. The
-    task's entry in the state is replaced, or removed if the task has ended.
+    A question gets a `delegation_progress` event, a result a `background_result` event. The text in the notice is
+    truncated, and fenced if the delegate is untrusted; the event has the whole text. The task's entry in the state is
+    replaced, or removed if the task has ended.
 
     Args:
         update: The pass through `plan`, which is changed.

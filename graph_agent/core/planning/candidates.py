@@ -168,10 +168,13 @@ def _plan_of(task: asyncio.Future[Planned]) -> Planned | None:
 def _shown(
     task: asyncio.Future[Planned], candidate: tuple[Candidate, NextRequest], *, is_chosen: bool
 ) -> PlanCandidate:
-    """Return what the `plan` event records of one candidate: its status, and its calls and usage or kind of error.
+    """Return what the `plan` event records of one candidate, i.e. one of several requests for the same plan.
+
+    Its status is `chosen`, `dropped`, `failed` or `cancelled`. A plan has its calls and usage, a failure the kind of
+    error. The model is named only if the settings give this candidate a model of its own.
 
     Args:
-        task: Its request, which has ended.
+        task: The candidate's request, which has ended.
         candidate: The candidate of the settings, and the request made for it.
         is_chosen: Whether its plan was chosen.
     """

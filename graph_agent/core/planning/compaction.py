@@ -145,6 +145,8 @@ def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
 def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Return the user message that began the newest input, and the steering messages sent to it, oldest first.
 
+    A user message directly after a tool result is steering. Empty if there is no user message.
+
     Args:
         messages: A request or a history. Messages before the newest input are not read, so the cost does not grow with
             them.
@@ -187,14 +189,14 @@ def summarized_view(
 ) -> list[AnyMessage]:
     """Return the messages with a model's summary in place of those before a cut; the newest input stays.
 
-    Only the messages after the cut are read, so the cost does not grow with the history.
+    Only the messages from the cut on are converted, so the cost does not grow with the history.
 
     Args:
         messages: A history, which may have grown after the cut.
         summary: The text of the summary.
         kept_from: Id of the first message after the cut.
         inputs: `(position, id)` of the newest input's messages before the cut, which stay unless a newer input is among
-            the kept messages.
+            the kept messages. Those no longer in the history are left out.
 
     Returns:
         The note with the summary, the inputs, and all messages from the cut on. The messages unchanged if none has that
@@ -342,7 +344,11 @@ def recap(messages: Sequence[AnyMessage]) -> list[str]:
 
 
 def _called(group: Group) -> list[tuple[str, str, str]]:
-    """Return, for each result in a group with calls: the call as short text, the result's status, and its beginning."""
+    """Return `(call, status, beginning)` of each result in a group: the call as short text, the result's status, and
+    the first characters of its text.
+
+    The call is shown by the result's tool name if the group's first message has no such call.
+    """
     first = group[0]
     assert isinstance(first, AIMessage)
     calls = {call["id"]: f"{call['name']}({_short_arguments(call['args'])})" for call in first.tool_calls}

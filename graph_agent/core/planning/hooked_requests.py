@@ -225,6 +225,9 @@ async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Plann
 def _hook_request(exchange: Exchange, *, answers: bool) -> HookRequest:
     """Return the request that was sent, in the form (`HookRequest`) in which hooks receive it.
 
+    A request for the answer includes its closing message. One for a plan has the number of the plan to come as its
+    step.
+
     Args:
         exchange: Sends the requests of the pass; its own next request is converted.
         answers: Whether the request was for the answer; False for a plan.

@@ -86,9 +86,8 @@ def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
 
 
 def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported: Collection[str] = ()) -> str | None:
-    """Return a tool whose last `REPEATS` calls had different arguments and equal results; None if there is none.
-
-    This is only reported, not treated as a loop: three searches may find nothing for three reasons.
+    """Return a tool whose last `REPEATS` calls in the window all had different arguments and equal results; None if
+    there is none.
 
     Args:
         results: `(tool, fingerprint of the arguments, result)` of each call, oldest first. Results are compared with

@@ -203,12 +203,14 @@ def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) 
     """Make the open calls of the reply the waiting calls, and record the results of those that hooks answered or
     removed.
 
-    A call whose name or arguments a hook changed, or that a hook added, becomes a new waiting call. The number of
-    waiting calls is limited as for any wave.
+    A call whose name or arguments a hook changed, or that a hook added, becomes a new waiting call; calls without an id
+    are ignored. If no message of the tail has calls, all waiting calls are recorded as removed. The number of waiting
+    calls is limited as for any wave. A reply with malformed calls is replaced in the history by one that providers
+    accept.
 
     Args:
         update: The pass through `plan`, which is changed.
-        tail: The messages from the reply on.
+        tail: The messages from the reply on. The calls are those of the last model message that has any.
         at: Index of the reply in the history; None if hooks removed it.
     """
     loop, step = update.loop, update.loop["step"]

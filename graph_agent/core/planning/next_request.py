@@ -295,7 +295,10 @@ async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages
 
 
 def _with_options_of(request: HookRequest, agent: AgentDeps) -> AgentDeps:
-    """Return the agent's parts with the tools and model options of a hook's request, and without the plan cache."""
+    """Return the agent's parts with the tools and model options of a hook's request, and without the plan cache.
+
+    Its `kwargs` take precedence over its `optional_params`, and `max_tokens`, if set, over both.
+    """
     options = {**request.optional_params, **request.kwargs}
     if request.max_tokens is not None:
         options["max_tokens"] = request.max_tokens

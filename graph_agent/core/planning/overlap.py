@@ -85,7 +85,7 @@ class PlanningOverlap:
         self._start(call, source)
 
     def _start(self, call: Call, source: SpeculationSource) -> EarlyCall | None:
-        """Begin a call; None if it must wait for the plan, or the budget has no room."""
+        """Begin a call early; return None if it must wait for the plan, or the budget for early calls has no room."""
         return self._calls.start(
             call,
             self._request.deps.toolbox,

@@ -166,6 +166,9 @@ async def choose_plan(plans: Mapping[int, Planned], request: NextRequest, exchan
 async def _chosen_by(function: ChoosePlan, plans: list[CandidatePlan]) -> int:
     """Return the index of the plan that a function of the program chooses; the function may be asynchronous.
 
+    An exception of the function is logged. A cancellation, and other exceptions that belong to the run, are raised
+    unchanged.
+
     Raises:
         HookError: The function raised an exception, or returned no index of a plan.
     """

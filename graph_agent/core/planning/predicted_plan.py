@@ -215,8 +215,9 @@ def predictions_of(run: Run) -> Predictions:
 def _may_predict(task: Task) -> bool:
     """Whether a request for the next plan may be sent before the wave has ended.
 
-    Hooks, middleware on replies, candidates and a planner of the caller's own exclude predictions. So do calls that
-    wait, an abort of the run, and a limit or budget that forbids another plan.
+    False if the agent has hooks, middleware on replies, more than one candidate for a plan, or a planner of the
+    caller's own in mode `wave`. Also False if calls wait, this wave is the last, the run is aborted, or a limit or
+    budget forbids another plan.
     """
     deps, loop, settings = task.deps, task.loop, task.settings
     # Hooks and middleware see each plan before its calls run; one request has nothing to be outvoted by.
@@ -333,8 +334,11 @@ class _Prediction:
             self._speculation.add_cost(self.source, self.cost - self._counted_cost)
 
     def fits(self, request: NextRequest) -> bool:
-        """Whether a request is the predicted one: its conversation differs by the pending result only, and step,
-        withheld tools and settings are the same.
+        """Whether a request is the predicted one: compared with the history at the prediction, its conversation has
+        only the wave's results more, and those the prediction had are equal; step, withheld tools and settings are the
+        same.
+
+        False for a request of a hook.
         """
         before = self._task.state["messages"]
         start, added = request.conversation[: len(before)], request.conversation[len(before) :]

@@ -209,7 +209,12 @@ class PredictedRequest:
         return [self.results[id_].message if id_ in self.results else pending for id_ in order]
 
     async def _plan(self, request: NextRequest, tail: Sequence[AnyMessage]) -> Planned:
-        """Ask for a structured plan, whose schema has the status `wait`."""
+        """Ask for a structured plan, whose schema has the status `wait`, and set `usage`; the plan cache is used if the
+        agent has one.
+
+        Calls that copy a value of the prompt's examples get a `fault`. Raises `UselessReplyError` if the reply cannot
+        become the plan (see `_read`), and the model's error.
+        """
         deps, settings, messages = request.deps, request.settings, request.messages(tail)
         schema = waiting_schema(deps.plan_schema)
         planner = deps.planner.with_schema(schema.model_json_schema())
@@ -225,7 +230,7 @@ class PredictedRequest:
         return without_echoes(planned, deps.toolbox.schemas, messages)
 
     def _read(self, request: NextRequest, reply: AIMessage, schema: type[PlanningResult]) -> Planned:
-        """Return the structured plan in a reply.
+        """Return the structured plan in a reply. An invalid plan is logged.
 
         Raises `UselessReplyError` for a refusal, an invalid plan, a plan that ends planning or has no calls, and one
         that needs the pending result.
@@ -244,7 +249,7 @@ class PredictedRequest:
         return planned_of(reply, plan, calls, self.usage, request.planner, "")
 
     async def _calls(self, request: NextRequest, tail: Sequence[AnyMessage]) -> Planned:
-        """Ask for native calls, or calls in text.
+        """Ask for native calls, or calls in text, and set `usage`, also for a refusal.
 
         Raises `UselessReplyError` for a refusal, a reply without calls, and a reply whose calls cannot all be used.
         """

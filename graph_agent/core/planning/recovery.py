@@ -39,11 +39,12 @@ def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
 
     - A model that is unavailable or whose quota is used up, and a fallback model that refuses access or is unknown: the
       next fallback model.
-    - A request that is too long: it is shortened, each time further. A window that the error states is remembered.
+    - A request that is too long: it is shortened, each time further. A context window that the error states is
+      remembered for the model if none is known.
     - A provider that rejects tools: calls are asked for in text.
-    - Any other error: `may_help` is False.
+    - Any other error, such as access that the first model refuses: `may_help` is False.
 
-    Of a request that a hook patched, only the model may change.
+    Of a request that a hook patched, only the model may change, and only if the hook named none.
 
     Args:
         request: The request that failed.

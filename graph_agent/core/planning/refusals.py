@@ -44,12 +44,12 @@ async def finish_refusal(stream: StreamWatch, reply: AIMessage, text: str, usage
     """Stream the rest of a reply that refuses, and return (not raise) the error.
 
     If the refusal continues the streamed text, its rest is streamed in the same message. Otherwise the error's message
-    has no id, so that it becomes another message.
+    has no id, so that it becomes another message. In a quiet stream, which readers do not receive, the id stays.
 
     Args:
         stream: The stream of the reply.
         reply: The whole reply.
-        text: Its refusal.
+        text: The text of the refusal.
         usage: Usage of the request.
     """
     await stream.finish(reply.text, reply.text, reply.id)

@@ -104,7 +104,8 @@ class Planned(HookResponse):
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
     """Build the plan of a reply in native or text mode. Without calls, planning is over and the text may be the answer.
 
-    The sentinel (`No more actions.`) is removed from the text.
+    The sentinel (`No more actions.`) is removed from the text. The plan is `empty` if the reply has neither calls nor
+    visible text.
 
     Args:
         message: The reply as the history stores it.
@@ -232,12 +233,14 @@ def read_reply(
 
 
 def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool = False) -> Planned:
-    """Return a plan whose call ids are unique in the session. A call whose id is taken gets a numbered one.
+    """Return a plan whose call ids are unique in the session. A call whose id is taken gets a numbered one, in the
+    message as well.
 
     The model's own id stays in `plan_id`, by which references find it.
 
     Args:
-        planned: The plan; returned unchanged if no id is taken and it is not structured.
+        planned: The plan; returned unchanged if no id is taken, it is not structured, and its message has the same
+            calls.
         taken: Ids that the calls must not have.
         structured: Whether it is a structured plan. Each call of a structured plan gets a `plan_id`; in other plans,
             only a call with a replaced id does.

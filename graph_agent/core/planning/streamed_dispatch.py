@@ -55,9 +55,10 @@ class StreamedDispatch:
         calls.on_next_plan = WeakMethod(self.begin)
 
     async def during(self, request: Awaitable[T], mode: Mode, tools: Sequence[str]) -> T:
-        """Await a planning request, and begin calls of its replies.
+        """Await a planning request, and begin calls of its replies while they are streamed.
 
         Calls that wait for results of early calls may also begin after this returns, until the next plan is requested.
+        If the request fails, the waiting calls are forgotten; early calls that have begun go on.
 
         Args:
             request: The request, with its repairs.
@@ -120,7 +121,11 @@ class StreamedDispatch:
         return early
 
     def _advance(self) -> None:
-        """Begin the waiting calls whose needs are met; those after them in the plan may need their results."""
+        """Begin the waiting calls whose needs are met, in the order of the plan; the others go on waiting. A call that
+        can never begin early, because a value that it needs will not be there, is recorded as such.
+
+        When a begun call ends, the waiting calls are checked again.
+        """
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             if (result := self._resolved(call)) is WAITS:

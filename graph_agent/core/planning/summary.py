@@ -170,8 +170,9 @@ class EmptySummaryError(Exception):
 def _request_tokens(request: NextRequest) -> int:
     """Return the tokens of the next request: the provider's count or an estimate, whichever is larger.
 
-    The provider's count is that of the newest reply without its reasoning, plus an estimate of the
-    messages since. It cannot be used alone, because some providers report too little, or zero.
+    The provider's count is that of the newest reply since the last summary, without its reasoning, plus an estimate of
+    the messages after it. It cannot be used alone, because some providers report too little, or zero. Without such a
+    reply, the estimate is returned.
     """
     conversation = request.conversation
     estimated = request.estimated_tokens()

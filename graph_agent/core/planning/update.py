@@ -351,7 +351,8 @@ class PlanUpdate:
         return select(waiting, results, failed | removed)
 
     def stop_at_limit(self) -> bool:
-        """End planning if a limit of steps, turns or LangGraph's recursion forbids another plan.
+        """End planning if a limit of steps or turns forbids another plan, or, after the first plan, LangGraph's
+        recursion limit.
 
         Returns whether planning ended.
         """
@@ -446,9 +447,10 @@ class PlanUpdate:
         self.add_message(HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}"))
 
     def take(self, outcome: Outcome[T]) -> T:
-        """Take over loop state, events and usage of the requests of this pass, and return what they returned.
+        """Take over loop state, events and usage of the requests of this pass, and return their result.
 
-        State fields that middleware wrote meanwhile are stored in `extras` of the loop state.
+        Messages and a structured response that middleware wrote meanwhile are moved from `own_writes` to `extras` of
+        the loop state, in place of earlier ones.
 
         Raises:
             BaseException: The exception that ended the requests; a cancellation if an abort or the deadline stopped

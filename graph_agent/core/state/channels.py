@@ -67,7 +67,10 @@ def status_event(before: str, after: str, step: int) -> StoredEvent:
 
 
 def check_change(before: str, after: str) -> None:
-    """Raise `InvalidUpdateError`, which names the allowed statuses, for a transition that is not in `NEXT`."""
+    """Raise `InvalidUpdateError` for a transition of the session's status that is not in `NEXT`, or an unknown status.
+
+    The message names the allowed or the known statuses.
+    """
     try:
         allowed = NEXT[SessionStatus(before)]
         known = SessionStatus(after)
@@ -178,8 +181,9 @@ class MessagesChannel(GrowingDelta):
         return bool(values) if self._append_new(values) else super().update(_resets(values))
 
     def _append_new(self, values: Sequence[Any]) -> bool:
-        """Append the written messages and return True if all have new ids; otherwise change nothing and return
-        False."""
+        """Append the written messages and return True if all have new ids; otherwise change nothing and return False.
+        Without any messages, nothing changes and the result is True.
+        """
         if not isinstance(self.value, list):
             return False
         new: list[Any] = []
@@ -215,7 +219,11 @@ class MessagesChannel(GrowingDelta):
         return ids
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
-        """Rebuild the history from stored writes, oldest first; raise `DamagedSessionError` if messages are missing."""
+        """Rebuild the history from stored writes, oldest first; raise `DamagedSessionError` if messages are missing.
+
+        Writes with only new messages are appended; otherwise all go through the reducer, each removal of all messages
+        as an `Overwrite`.
+        """
         stored = [value for _, _, value in writes]
         if self._append_new(stored):
             self._check(writes)
@@ -286,9 +294,12 @@ def write_field(name: str, value: Any) -> None:
 
 def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
     """Remove the writes of `messages` and `structured_response` from `writes`, in place, and return them as
-    `ResponseExtras`.
+    `ResponseExtras`: the last structured response under `structured`, and all messages under `messages`.
+
+    A key without a write is missing.
 
     Args:
+        writes: `(field, value)` of each write; `messages` has one message or a list.
         mark: Key that is set to True in the `additional_kwargs` of each returned user message, because it would
             otherwise count as the beginning of another input.
     """

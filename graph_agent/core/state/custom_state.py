@@ -328,11 +328,14 @@ class _Field:
 
 
 def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
-    """Build the state schemas of an agent with own fields.
+    """Build the state schemas of an agent with own fields: those of the state, input, output and hooks.
+
+    The input has only fields that callers may give, the output only those that are returned. Managed values are no
+    names of fields.
 
     Args:
         fields: Name → field.
-        jumps: Whether hooks of middleware may set `jump_to`.
+        jumps: Whether hooks of middleware may set `jump_to`, which the schemas of state and hooks then have.
     """
     make: Any = TypedDict  # built at run time, which type checkers do not follow
 

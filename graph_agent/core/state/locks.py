@@ -120,7 +120,7 @@ class SessionLocks:
             return self._database(place).give_back(session_id) if isinstance(place, PostgresAddress) else _done(None)
 
     def _database(self, place: PostgresAddress) -> AdvisoryLocks:
-        """Return the advisory locks of a database, created at the first call."""
+        """Return the advisory locks (PostgreSQL's locks for applications) of a database, created at the first call."""
         if place not in self._databases:
             self._databases[place] = AdvisoryLocks(
                 place.conninfo,
@@ -209,7 +209,9 @@ class SessionLocks:
             file.close()
 
     def forget(self) -> None:
-        """Drop all locks in a forked child, without releasing those of the parent."""
+        """Drop all locks in a forked child, without releasing those of the parent: files and connections are closed
+        here only.
+        """
         self._guard = threading.Lock()
         self._held.clear()
         for file in self._files.values():
@@ -285,7 +287,15 @@ def _needs_its_loop(connection: Any) -> bool:
 
 
 def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | PostgresAddress | None:
-    """Return the database of a saver that needs no event loop; None if it is in memory or of another kind."""
+    """Return the database of a saver that needs no event loop: the file of an SQLite one, the address of a PostgreSQL
+    one.
+
+    None if it is in memory or of another kind. The connection is queried; its errors are raised.
+
+    Args:
+        saver: The checkpointer.
+        connection: Its connection or connection pool.
+    """
     file = getattr(saver, "database", None)
     if isinstance(file, Path):
         return file  # of `open_saver`: its connection may be busy on its thread

@@ -116,7 +116,9 @@ def _age_s(sent_ns: int) -> float:
 
 
 async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
-    """Return the notes that no run has processed; empty without an inbox, or if the run is stopped while it waits."""
+    """Return the notes (messages to the session from outside) that no run has processed; empty without an inbox, or if
+    the run is stopped while it waits. A read of a Store stops with the run.
+    """
     if run.inbox is None:
         return []
     # Reading from memory cannot block, so it needs no task that an abort could end.
@@ -166,10 +168,12 @@ async def _reconfigure(
     step: int,
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
 ) -> list[StoredEvent]:
-    """Apply a `configure` note to `config_overrides` of `loop`, in place.
+    """Apply a `configure` note to `config_overrides` of `loop`, in place; fields of earlier notes stay.
 
     Args:
+        run: The run, whose stop ends the check.
         loop: The loop state.
+        note: The note.
         step: Number of the plan, for the event.
         check: Checks the changed state, e.g. by building the model; None to check only the fields.
 

@@ -207,7 +207,11 @@ class AdvisoryLocks:
                 del job
 
     def _is_woken(self) -> bool:
-        """Wait for a job, data on the connection with locks, or its next check; return whether there may be a job."""
+        """Wait for a job, data on the connection with locks, or the time of its next check; return whether there may be
+        a job.
+
+        The wait takes `WATCH_S` seconds at most while locks are held, and `IDLE_S` otherwise.
+        """
         with selectors.DefaultSelector() as selector:
             selector.register(self._waking, selectors.EVENT_READ)
             if self._held and self._open is not None and not self._open.closed:
@@ -318,7 +322,7 @@ class AdvisoryLocks:
         return self._open
 
     def _reacquire(self, connection: Connection[Any], session_id: str) -> str:
-        """Acquire a lock again over a new connection; return why its run cannot continue, empty if it can.
+        """Acquire a lock again over a new connection; return why its run cannot continue, as text; empty if it can.
 
         It cannot if another process has the lock, or has continued the session meanwhile; the lock is then not held.
         """
@@ -337,10 +341,11 @@ class AdvisoryLocks:
         self._lost(session_id, why + _WHAT_NOW)
 
     def _connect(self) -> Connection[Any]:
-        """Open a connection with the timeouts of this module; log a warning if a connection pooler is in between.
+        """Open a connection with the timeouts of this module, and store its schema; log a warning if a connection
+        pooler is in between.
 
         Raises `psycopg.OperationalError` if the database cannot be reached; within `RECONNECT_S` seconds while locks
-        are held.
+        are held. If a later step fails, the connection is closed.
         """
         import psycopg
 

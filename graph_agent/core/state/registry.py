@@ -123,7 +123,10 @@ class Maintenance:
     """Why runs are no longer excluded; empty while they are."""
 
     async def confirm(self) -> None:
-        """Verify that runs are still excluded, and have been all the time. Raises `SessionLostError` if not."""
+        """Verify that runs are still excluded, and have been all the time. Raises `SessionLostError` if not.
+
+        Errors of the verification itself, e.g. of the database, are raised.
+        """
         if self.verify is not None:
             await await_thread_future(self.verify())
         if self.lost:
@@ -296,10 +299,11 @@ async def running(
 @contextmanager
 def _ended_in_time(run: Run) -> Iterator[None]:
     """Cancel the task of the block if it has not ended `2 * GRACE_S` seconds after the run was stopped; raise
-    `RunHungError`.
+    `RunHungError` in place of that cancellation.
 
     A run is stopped by an abort, a deadline, a reader that left its stream, or a cancellation of its task. Time in
-    which the consumer of a stream holds a part does not count.
+    which the consumer of a stream holds a part does not count. Before the cancellation, the run's fence is closed, so
+    that it stores nothing more.
     """
     # Parts of nodes end earlier, see `RunStop.stoppable`. LangGraph itself always waits for the checkpointer.
     loop, task = asyncio.get_running_loop(), run.stop.task
@@ -434,8 +438,13 @@ async def locked_session(place: Hashable, run: Run, *, dispatched: bool = False)
     """Lock the session of a run during the block, and register the run, so that this process can reach it.
 
     Waits for a run of the session that is ending, and for maintenance; a dispatched run waits until the session is
-    free. Raises `SessionBusyError` if another run is in progress, here or in another process. The lock is released at
-    the end, before the function returns.
+    free. Raises `SessionBusyError` if another run is in progress, here or in another process. The lock is released when
+    the block ends.
+
+    Args:
+        place: Where the session is stored, as the key of its lock.
+        run: The run.
+        dispatched: Whether a server has started the run from its queue.
     """
     key = (place, run.identity.session_id)
     taken = await _take(key) or (await _wait_for_ending(key) and await _take(key))
@@ -471,8 +480,8 @@ def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
     """Return a future that is done at the end of a session's run; None if the run goes on, or there is none in this
     process.
 
-    A run whose stream was left by its reader is closed. For a run that has ended, the future is done when its lock is
-    released.
+    If the reader of the run's stream has left it, the stream is closed, which ends the run. For a run that has ended,
+    the future is done when its lock is released.
     """
     run = _under_way.get(key)
     if run is None:

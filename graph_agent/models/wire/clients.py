@@ -207,7 +207,10 @@ def bind_tools(
 
 
 def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
-    """Convert tools in OpenAI's function format to LangChain tools that do nothing when called."""
+    """Convert tools in OpenAI's function format to LangChain tools that do nothing when called.
+
+    A tool without a description gets its name as such, one without parameters an empty object.
+    """
     # Imported here: only a class without OpenAI's format needs it.
     from langchain_core.tools import StructuredTool
 

@@ -79,7 +79,8 @@ def example_plans(tools: Sequence[Mapping[str, Any]], *, answers: bool, calls_fi
 
     Args:
         tools: The offered tools, in OpenAI's function format.
-        answers: Whether a plan may contain the answer.
+        answers: Whether a plan may contain the answer; turns with answers to small talk are then added between the
+            calls.
         calls_first: Whether the list of calls is the first field of each plan.
     """
     turns = [[task, _plan(name, arguments, calls_first=calls_first)] for task, name, arguments in _calls(tools)]
@@ -103,12 +104,13 @@ def example_of_planned_answer(tools: Sequence[Mapping[str, Any]]) -> list[BaseMe
 def with_examples(
     messages: Sequence[BaseMessage], examples: Sequence[BaseMessage], *, note: bool = False
 ) -> list[BaseMessage]:
-    """Return a request with examples after its system prompt.
+    """Return a request with examples after its system prompt; before all messages if it has none.
 
     Args:
         messages: The request.
         examples: The messages to insert.
-        note: Whether to add to the system prompt that the examples are not part of the conversation.
+        note: Whether to add to the system prompt that the examples are not part of the conversation; only done if there
+            are examples and a system prompt.
     """
     begin = next((at for at, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
     system = [*messages[:begin]]
@@ -146,7 +148,9 @@ def _plan(
 
 
 def _calls(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the task, the tool's name and the arguments of each example call, up to the maximum length."""
+    """Yield the task, the tool's name and the arguments of each example call, up to the maximum length; the first
+    `_FEWEST_CALLS` in any case.
+    """
     chars = 0
     for number, (function, example) in enumerate(_examples(tools)):
         arguments = {name: value for name, (value, _) in example.items()}

@@ -165,7 +165,16 @@ class CallAssembler:
         return [call for call in self._calls if call.name == name] if name else []
 
     def _open(self, id_: str, name: str, given: Any) -> _Call:
-        """Begin a new call with a free index, and return it."""
+        """Begin a new call, and return it; its index is the given one, or a free one if that is taken or no number.
+
+        If earlier calls have the same name and the id is not a new one at a free index, all of these are noted as
+        doubtful, because the fragment may belong to one of them.
+
+        Args:
+            id_: The id in the fragment; empty if it has none.
+            name: The name in the fragment; may be empty.
+            given: The index in the fragment.
+        """
         is_free = isinstance(given, int) and given not in self._taken
         index = given if is_free else max(self._taken, default=-1) + 1
         call = _Call(index, given, id_, name)
@@ -209,8 +218,9 @@ class CallAssembler:
     def reason_not_to_run(self, *, is_cut_off: bool) -> str | None:
         """Return why none of the reply's calls may run, as a clause; None if they may.
 
-        They may run if each call has exactly one JSON object of arguments. Damaged arguments are no reason if they can
-        be repaired: those of a single call, or of the last call of a reply that was cut off.
+        They may run if each call has a name and exactly one JSON object of arguments, and it is certain to which call
+        each fragment belongs. Damaged arguments are no reason if they can be repaired: those of a single call, or of
+        the last call of a reply that was cut off.
 
         Args:
             is_cut_off: Whether the reply was cut off.
@@ -358,9 +368,14 @@ def _object_in(raw: str, keeps_prefix: bool) -> dict[str, Any] | None:
 
 def _complete(message: AIMessageChunk, raw: list[Any]) -> None:
     """Correct the fragments of a chunk, in place, by the provider's own list, where LangChain's package has changed
-    them.
+    them. A list with an entry that is no dict is ignored.
 
-    Some packages drop the fragments of a chunk that lack a name or an index, and generate missing ids.
+    Some packages drop the fragments of a chunk that lack a name or an index, and generate missing ids: then all
+    fragments are made again from the list, or the generated ids are removed.
+
+    Args:
+        message: The chunk.
+        raw: The provider's own list of call fragments.
     """
     entries = [entry for entry in raw if isinstance(entry, dict)]
     if len(entries) != len(raw):

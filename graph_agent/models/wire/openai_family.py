@@ -46,7 +46,11 @@ class _Adapter:
         self: Any, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Return the payload of a request with the fields that LangChain drops, and with the endpoint's name of
-        `max_tokens`."""
+        `max_tokens`; one of the Responses API unchanged.
+
+        For LangChain's own classes, the messages and other fields that need no conversion are moved to `extra_body`,
+        and `messages` is empty.
+        """
         messages: list[BaseMessage] = self._convert_input(input_).to_messages()
         payload: dict[str, Any] = super()._get_request_payload(messages, stop=stop, **kwargs)  # type: ignore[misc]  # of BaseChatOpenAI
         if "messages" not in payload:

@@ -124,7 +124,8 @@ class LearnedCalls:
         return bool(every) and all(len(self._values.values_at(each)) == 1 for each in every)
 
     def _shape(self, arguments: Any) -> Any:
-        """Return arguments with each value replaced by the place where it stands in the input, or marked as constant.
+        """Return arguments with each value replaced by the place where it stands in the input: `{"at": <reference>}`,
+        or `{"constant": <value>}` for a value that stands nowhere. Objects become `{"object": …}`, lists `{"list": …}`.
 
         `_NO_SHAPE` for too many values, or for a constant text that is too long.
         """

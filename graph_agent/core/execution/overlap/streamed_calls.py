@@ -57,7 +57,8 @@ class StreamedCalls:
         """Index of the native call that arrives."""
 
     def receive(self, message: BaseMessage) -> None:
-        """Read the next chunk, and pass each call that it completes to the receiver.
+        """Read the next chunk, and pass each call that it completes to the receiver, with a `fault` if its arguments
+        are invalid.
 
         Native calls are read in every mode. In mode `text`, calls in the text are read, too; in mode `wave`, the calls
         of a structured plan, in the text or in the arguments of the plan tool. Messages other than chunks are ignored.

@@ -54,8 +54,9 @@ class StreamedObjects:
                     yield value
 
     def _advance(self, character: str) -> None:
-        """Update the state of the parser by one character, and begin to collect if the character opens a wanted
-        object."""
+        """Update the state of the parser (string, escape, depth, newest key) by one character, and begin to collect if
+        the character opens a wanted object: one at the top if `_key` is None, else one in the list under that key.
+        """
         if self._in_string:
             if self._is_escaped:
                 self._is_escaped = False

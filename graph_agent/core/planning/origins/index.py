@@ -232,7 +232,11 @@ class TextIndex:
         return longest
 
     def _full(self, group: Author, tokens: Sequence[str], *, is_address: bool) -> tuple[Place | None, bool]:
-        """Return the newest position in texts of one author at which all tokens occur in order.
+        """Return the newest place in texts of one author at which all tokens occur in order, and whether the search was
+        cut short.
+
+        The `MOST_PLACES` newest occurrences of the rarest token are compared. A place that is a whole field counts only
+        if the field is declared to be untrusted.
 
         Args:
             group: The author.
@@ -240,8 +244,7 @@ class TextIndex:
             is_address: Whether no place counts at which a longer address continues the value.
 
         Returns:
-            The place, or None; and whether there were more positions than are compared. An occurrence that is a whole
-            field counts only if the field is declared to be untrusted.
+            `(place, False)`; or None, with True if there were more occurrences than are compared.
         """
         postings = self._postings[group]
         found = [postings.get(token, ()) for token in tokens]

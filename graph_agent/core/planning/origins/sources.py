@@ -154,9 +154,11 @@ class Sources:
                     self.untrusted[tuple(match_tokens(value))] = untrusted[path]
 
     def _add_result(self, entry: StoredEvent) -> None:
-        """Add the fields of a result, each trusted or not by the marks of its tool.
+        """Add the fields of the result of a call or delegation, each trusted or not by the marks of its tool.
 
-        A result that a reviewer wrote is the user's. Tools that only repeat other results are left out.
+        Text that is JSON is read as such. A result that a reviewer wrote is the user's. Tools that only repeat other
+        results are left out. A fact with untrusted parts that a memory tool found is added with the origins stored in
+        it.
         """
         name = call_name(entry) or delegation_name(str(entry.get("target", "")))
         if name in _REPEATED:

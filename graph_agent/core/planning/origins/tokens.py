@@ -117,7 +117,13 @@ def other_forms(value: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _other_numbers(text: str, tokens: Sequence[re.Match[str]]) -> Iterator[tuple[str, int, int]]:
-    """Yield the numbers in a text in their second reading, as `other_forms` does; `tokens` are those of the text."""
+    """Yield `(number, first, end)` for each second reading of a number in a text, e.g. of `3,5` or `2 million`, that
+    differs from its tokens; `first` and `end` are indexes in `tokens`, `end` exclusive.
+
+    Args:
+        text: The text.
+        tokens: The tokens of the text.
+    """
     first = 0
     for number in _OTHER_NUMBER.finditer(text):
         digits = number["plain"].replace(number["mark"] or ",", "" if number["mark"] else ".").replace(",", ".")

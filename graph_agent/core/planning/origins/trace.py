@@ -148,7 +148,9 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
 def _referenced(sources: Sources, text: str) -> Iterator[tuple[ArgumentOrigin, bool]]:
     """Yield the origin of each reference in a text, and whether the text is only that reference.
 
-    Unknown calls are skipped.
+    References to calls that this run does not know are skipped. The origin has `untrusted` if the result's tool is
+    untrusted and the reference is to the whole result, or to a field that outsiders can write according to the tool's
+    mark.
     """
     for id_, path, is_whole in references_in(text):
         # A call of another plan, whose events this run has not read.

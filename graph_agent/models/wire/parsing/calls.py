@@ -391,6 +391,9 @@ class Scanner:
     def _pythonic(self, start: int, *, trusted: bool) -> int:
         """Parse a list of calls in Python's notation at an opening bracket, and return where the scan continues.
 
+        Outside of a block for calls, only calls of known tools count, in a list that stands alone; if no tools are
+        known, only a list that is the whole text.
+
         Args:
             start: Index of the bracket.
             trusted: Whether a call of any name counts, because the list is in a block for calls.

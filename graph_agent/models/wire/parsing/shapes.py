@@ -99,7 +99,10 @@ def envelope_content(value: Any) -> str:
 
 
 def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | None:
-    """Return the calls in a list of objects; None if it is no list of calls."""
+    """Return the calls in a list of objects; None if it is empty, or has other items or no call.
+
+    Without known tools, each object must be a call, unless the list is in a block for calls.
+    """
     if not items or not all(isinstance(item, dict) for item in items):
         return None
     found = _object_calls(items, context)
