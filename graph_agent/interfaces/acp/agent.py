@@ -176,9 +176,11 @@ class EditorAgent:
 
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
         """Set whether the client is asked about calls that need an approval ("ask"), or they are approved without
-        asking ("approve"), except those that no standing approval may cover.
+        asking ("approve").
 
-        Raises `RequestError` for an unknown mode, or a session that this connection has neither begun nor loaded.
+        Even then the client is asked about a call that may not be approved, may have run before, or has a destination
+        from untrusted text. Raises `RequestError` for an unknown mode, or a session that this connection has neither
+        begun nor loaded.
         """
         if mode_id not in (ASK, APPROVE):
             raise RequestError(-32602, f"There is no mode {mode_id!r}; modes: {ASK}, {APPROVE}.")
@@ -365,9 +367,9 @@ class EditorSession:
     async def _ask(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
         """Ask the client about every call that waits for an approval, one after the other.
 
-        In the mode "approve", calls that a standing approval may cover are approved without asking. Returns interrupt
-        id → `{"decisions": [...]}` for the interrupts that are approval requests; None if the client cancelled one of
-        the questions.
+        In the mode "approve", calls are approved without asking, except those that an approval in advance may not
+        cover. Returns interrupt id → `{"decisions": [...]}` for the interrupts that are approval requests; None if the
+        client cancelled one of the questions.
         """
         answers: dict[str, Any] = {}
         for interrupt in filter(conversion.is_permission, interrupts):

@@ -180,7 +180,8 @@ class SessionFeed:
         return found
 
     async def read(self) -> None:
-        """Read the new events from the database, and wake the followers if there are new or other pending events.
+        """Read the new events from the database, and wake the followers if there are any, or if those of finished calls
+        of a parallel batch that still runs have changed.
 
         End the feed with the reason `deleted` if the session is deleted.
         """

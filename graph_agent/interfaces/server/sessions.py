@@ -191,12 +191,12 @@ class Sessions:
         `deleted`) and the index after which to continue (`after`).
 
         Args:
-            session_id: The session.
+            session_id: The session. `ProblemError` (`not_found`) is raised if the caller has no such session.
             types: Types of events to send; empty for all but recorded model requests.
             after: Index of the newest event that the client has; -1 for all.
             keepalive_s: Seconds without an event after which a comment is sent.
             live: Also send the output of runs in events of the type `live`, before the stored events that contain it,
-                and the ends of calls whose wave still runs or waits.
+                and the ends of calls whose parallel batch still runs or waits.
         """
         await self._check(session_id)
         return self._followed(session_id, types, after, keepalive_s, live)

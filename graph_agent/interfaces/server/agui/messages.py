@@ -289,7 +289,11 @@ def content_text(event: StoredEvent) -> str:
 
 
 def _shown_content(content: str | list[Any]) -> str | list[core.ContentPart]:
-    """Return the content of a user's message for the client: a text, or parts. Blocks of unknown types are left out."""
+    """Return the content of a user's message for the client: a text, or a part for each text, image and block with
+    base64.
+
+    Blocks of other types are left out.
+    """
     if isinstance(content, str):
         return content
     parts: list[core.ContentPart] = []

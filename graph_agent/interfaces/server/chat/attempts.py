@@ -167,7 +167,7 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def put(self, token: str, session: str | None = None, ttl_s: float | None = None) -> None:
-        """Set `token` and `session`, and store them in the record by which the next attempt finds them.
+        """Set `token` and `session`, and store them in a record, by which a later equal request continues this one.
 
         Args:
             token: Name of the thread or of the response.

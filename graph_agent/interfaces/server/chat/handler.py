@@ -94,9 +94,8 @@ class Runs:
     ) -> AsyncIterator[ServerRun]:
         """Start a run, and yield it. If the context is left before the run has ended, the run is stopped.
 
-        A run with an idempotency key, except an attempt, continues to its end instead, in a task of its own, because
-        the caller may repeat the request to get the answer. Raises `ProblemError`, and closes `resources`, while the
-        server is stopping.
+        A run with an idempotency key continues to its end instead, in a task of its own, because the caller may repeat
+        the request to get the answer. Raises `ProblemError`, and closes `resources`, while the server is stopping.
 
         Args:
             spec: Graph, thread, input and context of the run.
@@ -243,8 +242,8 @@ def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
     """Return the error with which a run that has ended must be answered; None if its answer is a message.
 
     After a side effect, a failure is answered with a message, because a client would repeat the request, and so the
-    side effect, after an error. It is an error, with the text so far, only if repeating the request continues the run:
-    a stored attempt with a time to retry after.
+    side effect, after an error. It is an error, with the text so far, only if the problem may pass and an equal request
+    continues this run.
     """
     if outcome.problem is None or not outcome.has_written:
         return outcome.problem
@@ -340,8 +339,7 @@ class ChatHandler:
             request: The parsed request.
             dialect: Formats the answer.
             keep: Awaited when the answer is complete, before its end is sent; None for nothing.
-            attempt: The attempt of a request for a stored response, which ends once the answer is sent; None for other
-                requests.
+            attempt: Makes equal requests for a stored response wait until this answer is sent; None for other requests.
 
         Raises:
             ProblemError: The request is refused, or the run fails before its stream begins: at the first frame, or
@@ -397,7 +395,8 @@ class ChatHandler:
             http_request: The request.
             caller: The owner of the API key.
             request: The parsed request.
-            attempt: The attempt of the request; None to begin one if the request needs it.
+            attempt: Makes equal requests wait; None to begin one if a repetition of this request could repeat a side
+                effect.
             sent: A stack that is closed once the answer is sent, and ends the attempt; None to end it with the context.
 
         Raises:
@@ -423,10 +422,10 @@ class ChatHandler:
     async def _resolve(
         self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
     ) -> tuple[RunSpec, Attempt | None]:
-        """Return the run of a request, and the attempt that was begun for it, which `stack` ends.
+        """Return the run of a request, and the attempt, which makes equal requests wait until `stack` is closed.
 
         An attempt is begun only if the agent has a tool with side effects, the request has no idempotency key, and it
-        runs in no session, also because its history is not that of the session. Otherwise the attempt is None. Raises
+        runs in no session, also because its history is not that of the session. Otherwise it is None. Raises
         `ProblemError` if the request is invalid, or the wait for an equal request ends.
         """
         host = self.runs.host

@@ -222,7 +222,9 @@ def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
 
 
 def _references(value: Any) -> Iterator[Any]:
-    """Yield all references (`$ref` and similar) in a JSON schema."""
+    """Yield the values of `$ref` and similar keys in a JSON schema, at any depth. A property of such a name, whose
+    value is an object, does not count.
+    """
     if isinstance(value, dict):
         for name, item in value.items():
             if name in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, dict):

@@ -61,8 +61,9 @@ async def compact_stored(server: Services, caller: Caller, body: CompactResponse
 
 
 async def _conversation(host: Host, records: Records, body: CompactResponse) -> list[AnyMessage]:
-    """Return the messages of the request's previous response and of its input; raise `ProblemError` if there are
-    none.
+    """Return the messages of the request's previous response, and then of its input, in which references are replaced.
+
+    Raises `ProblemError` if there are none, or the previous response or a reference is unknown.
     """
     items = await items_of(body.input or [], records)
     before: list[AnyMessage] = []

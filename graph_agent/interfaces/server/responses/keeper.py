@@ -28,7 +28,7 @@ class OpenConversation:
     """Items that the session has not received yet. They precede the items of the request."""
 
     async def consume(self) -> None:
-        """Record that the session has received the pending items."""
+        """Record that the session has received the items that clients had added to the conversation."""
         await self.conversations.consume(self.id, self.pending_keys)
 
     async def append(self, record: Record) -> None:

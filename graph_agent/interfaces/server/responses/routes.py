@@ -193,10 +193,10 @@ class ResponsesEndpoint:
     async def _attempted(
         self, attempt: Attempt, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
     ) -> ChatRequest:
-        """Return the chat request of an attempt, in the session of the earlier attempt if that session has received the
-        input.
+        """Return the chat request of an attempt, i.e. of one of several equal requests without a key, in its session.
 
-        The token of the response and its session are recorded for the next attempt.
+        That is the session of the earlier attempt if it has received the input. The token of the response and its
+        session are recorded for the next attempt.
 
         Args:
             attempt: The attempt.
@@ -210,7 +210,8 @@ class ResponsesEndpoint:
         return replace(request, mark=attempt.mark, is_attempt=True)
 
     async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
-        """Return the stored response of an earlier attempt whose client left before it was sent; None if there is none.
+        """Return the stored response of an earlier, equal request whose client left before it was sent; None if there
+        is none.
 
         None also if that response failed, so that it is run again. If a response is returned, the attempt ends as
         answered.
@@ -247,8 +248,10 @@ class ResponsesEndpoint:
     async def _read(
         self, body: schemas.CreateResponse, records: Records
     ) -> tuple[list[schemas.InputItem], OpenConversation | None, Conversation]:
-        """Return the request's items, its conversation (None if it names none), and the content of both, with pending
-        items of the conversation first.
+        """Return the request's items, its conversation (None if it names none), and the content of both as messages.
+
+        Items that clients have added to the conversation since its last response come first. Raises `ProblemError` if
+        an item is invalid, or a reference or the conversation is unknown.
         """
         items = await items_of(body.input, records)
         conversation = await self._conversation(body)

@@ -478,7 +478,10 @@ def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | N
 
 
 def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
-    """Return the id of an approval request and the decision on it. Raises `InvalidRequestError` if one is missing."""
+    """Return the id of an approval request and the decision on it: approve, or reject with the reason if there is one.
+
+    Raises `InvalidRequestError` if the id or the answer is missing.
+    """
     if not item.approval_request_id or item.approve is None:
         raise InvalidRequestError(
             "An item of type mcp_approval_response needs approval_request_id and approve.", "input"
@@ -562,6 +565,7 @@ def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str,
     """Return items in which each reference is replaced by the stored item that it names.
 
     Args:
+        items: Items of a request.
         known: Id → stored item.
 
     Raises:
