@@ -190,7 +190,9 @@ class AcpProjection:
             yield from self._mark(name, self._wave[name].content, "completed")
 
     def _mark(self, name: str, title: str, status: Any) -> Iterator[AcpUpdate]:
-        """Replace the plan's entry of a call with a title and a status, and yield the plan."""
+        """Replace the plan's entry of a call with a title and a status, and yield the whole plan, if it has several
+        calls.
+        """
         self._wave[name] = schema.PlanEntry(content=title, priority="medium", status=status)
         yield from self._plan()
 
@@ -358,9 +360,10 @@ def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
 
 
 def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
-    """Return the text of the open question that the user's next message answers.
+    """Return the text of the open question that the user's next message answers; several that are answered together
+    form one.
 
-    If several are open, they form one question.
+    It is the text of an approval request or an elicitation, and for any other question its value as text.
     """
     _, asked = joint_question(interrupts)
     if is_approval_request(asked):

@@ -121,7 +121,9 @@ class StdioTransport:
 
 
 def _is_message(value: Any) -> bool:
-    """Return whether a JSON value is a JSON-RPC request, notification or response."""
+    """Return whether a JSON value is a JSON-RPC request, notification or response: an object with a method, or with an
+    id, which is a text, an integer or null.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("id"), str | int | None):
         return False
     return isinstance(value["method"], str) if "method" in value else "id" in value

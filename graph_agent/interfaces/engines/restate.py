@@ -103,9 +103,10 @@ def agent_object(
         started: list[asyncio.Task[Any]] = []
 
         async def run_to_end() -> Any:
-            """Run the input and return its result as JSON.
+            """Run the input, with a context that is made anew, and return its result as JSON.
 
-            While the session runs another input, try again every 0.1 s.
+            While the session runs another input, try again every 0.1 s. Raises `TerminalError` for an error that a
+            retry cannot fix.
             """
             while True:
                 async with _terminal_errors():

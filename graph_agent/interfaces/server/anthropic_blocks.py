@@ -204,10 +204,10 @@ def _plain_text(value: str | list[Block] | Block | None) -> str:
 
 
 def _media(block: Block) -> list[dict[str, Any]]:
-    """Convert an image or a document to LangChain's content blocks.
+    """Convert an image or a document to LangChain's content blocks; a document may become several.
 
     An image at an address keeps the address. Raises `InvalidRequestError` if the source is missing or of an unsupported
-    type.
+    type, or the base64 is invalid.
     """
     source = block.source
     if not isinstance(source, Source):
@@ -240,8 +240,8 @@ def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
 
 
 def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
-    """Return content blocks as one text if all are text, otherwise unchanged; raise `InvalidRequestError` if there are
-    none.
+    """Return a single text block as its text, and any other content blocks unchanged; raise `InvalidRequestError` if
+    there are none.
     """
     if not blocks:
         raise InvalidRequestError("A message of the user's has no content.", "messages")

@@ -146,9 +146,10 @@ def create_app(
                 opening, opened = asyncio.Lock(), set[str]()
 
                 async def open_protocol(name: str) -> None:
-                    """Import a protocol's module, open its services, and add its routes to the application.
+                    """Import a protocol's module in a thread, open its services, and add its routes before those of the
+                    application.
 
-                    Does nothing if that was done.
+                    Does nothing if that was done; concurrent calls wait for each other.
                     """
                     # Two first requests may arrive at once, and routes must not be added twice.
                     async with opening:

@@ -146,8 +146,10 @@ async def on_problem(request: Request, error: Exception) -> Response:
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
-    """Exception handler of FastAPI: return the response for a request that does not match the schema of the API, with
-    status 400.
+    """Exception handler of FastAPI: return the response, with status 400, for a request that does not match the schema
+    of the API.
+
+    It describes at most 3 faults, and names the first faulty field.
     """
     assert isinstance(error, RequestValidationError)
     message, param = describe_faults(error.errors())

@@ -108,8 +108,8 @@ class Host:
             )
 
     def check_agentic_loops(self, limit: int | None) -> None:
-        """Raise `InvalidRequestError` if a request allows more reruns of the model by hooks than the agent does; None
-        passes.
+        """Raise `InvalidRequestError` if a request allows more reruns of the model by hooks (`limit`) than the agent
+        does; None passes.
         """
         most = self.kept.builder.config.max_agentic_loops
         if limit is not None and limit > most:
@@ -128,9 +128,10 @@ class Host:
             raise InvalidRequestError(str(error)) from None
 
     def context_of(self, thread: str, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the context of a run in a thread.
+        """Return a copy of the context of a run in a thread.
 
-        For an agent with a memory on a server with keys, the caller is added, whose name the thread begins with.
+        For an agent with a memory on a server with keys, `caller` is set to the name with which the thread begins,
+        whatever the context has.
         """
         if self.kept.builder.deps.memory is None or not self.settings.keys:
             return {**context}

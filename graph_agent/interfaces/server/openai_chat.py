@@ -268,7 +268,8 @@ def _message(message: ChatMessage) -> AnyMessage | None:
     """Convert a message of the API to a message for the session; None for a system message, whose text is part of the
     instructions.
 
-    Raises `InvalidRequestError` for an incomplete message.
+    Raises `InvalidRequestError` for a user's message without content, a tool's message that names no call, and invalid
+    parts or arguments.
     """
     match message.role:
         case "system" | "developer":
@@ -315,7 +316,7 @@ def _block(part: ChatPart) -> dict[str, Any]:
 
 
 def _text(message: ChatMessage) -> str:
-    """Return the texts and refusals of a message, joined without a separator."""
+    """Return the texts and refusals of a message, joined without a separator; empty if it has no content."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "".join(part.text or part.refusal or "" for part in message.content)
@@ -549,7 +550,9 @@ async def get_model(model_id: Annotated[str, Path(description="The agent's name.
 
 
 def _model(server: Services) -> Model:
-    """Return this agent as a model, with the fields of OpenAI's and Anthropic's API."""
+    """Return this agent as a model, with the fields of OpenAI's and Anthropic's API; it is displayed by its
+    description, and created at the start of the server.
+    """
     host = server.chat.runs.host
     return Model(
         id=host.source.name,

@@ -100,14 +100,16 @@ class Services:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
     def check_body(self, body: _ChatBody) -> None:
-        """Raise `ProblemError` if a chat request names another model, or has more messages or tools than the settings
-        allow.
+        """Raise `ProblemError` if a chat request names another model (`model`), or has more messages or tools than the
+        settings allow (`too_large`).
         """
         self.check_model(body.model)
         self.check_items(body.messages, body.tools)
 
     def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
-        """Raise `ProblemError` if a request has more messages (or items) or tools than the settings allow."""
+        """Raise `ProblemError` (`too_large`) if a request has more messages (or items), with their parts and calls, or
+        more tools than the settings allow.
+        """
         settings = self.chat.runs.host.settings
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 

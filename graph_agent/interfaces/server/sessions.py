@@ -383,8 +383,8 @@ class Sessions:
             raise _unknown(session_id)
 
     async def _state(self, session_id: str) -> Any:
-        """Return a snapshot of a session's newest checkpoint; raise `ProblemError` if the caller has no such
-        session.
+        """Return a snapshot of a session's newest checkpoint; raise `ProblemError` (`not_found`) if it has neither
+        values nor a next node, because the caller has no such session.
         """
         thread = self._caller.thread(session_id)
         state = await self._host.kept.aget_state({"configurable": {"thread_id": thread}})

@@ -84,7 +84,7 @@ class Worker(Process):
         """Seconds without progress up to the last check."""
 
     def start(self) -> None:
-        """Start the process. Called in the supervisor."""
+        """Start the process, and close the worker's end of the connection here. Called in the supervisor."""
         super().start()
         # An end that stays open here would hide the death of the process.
         self.child_conn.close()
@@ -186,7 +186,7 @@ class Supervisor(Multiprocess):
         super().handle_term()
 
     def handle_ttin(self) -> None:
-        """Start a further worker. uvicorn calls it on SIGTTIN."""
+        """Start a further worker, which raises the number of workers for good. uvicorn calls it on SIGTTIN."""
         self.processes_num += 1
         self.processes.append(self._start())
 

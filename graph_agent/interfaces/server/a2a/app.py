@@ -132,7 +132,9 @@ class PushNotifier(PushNotificationSender):
             await asyncio.wait(self._sending.values())
 
     async def aclose(self) -> None:
-        """Send the queued notifications for at most 2 seconds, drop the rest, and close the HTTP client."""
+        """Send the queued notifications for at most 2 seconds, cancel the sending of the rest, and close the HTTP
+        client.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.drained()
@@ -320,7 +322,7 @@ class A2AServer:
                     await self._push.drained()
 
     def cancel(self) -> None:
-        """Begin to stop every task, without waiting.
+        """Begin to stop every task, as `aclose` does, without waiting; a further call does nothing.
 
         `aclose` waits until they have stopped. Must be called on the server's event loop.
         """
@@ -344,7 +346,8 @@ class A2AServer:
 
 
 def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseRoute:
-    """Make a route refuse requests over the size limits, in place, and return it.
+    """Make a route of HTTP refuse requests over the size limits, in place, and return it; any other route stays as it
+    is.
 
     Args:
         route: A route of the SDK.

@@ -130,7 +130,7 @@ class OtherProcesses:
             yield stopped
 
     async def _wait_until_stopped(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Wait until no other process runs the task, by polling, and return the task as it is stored; None if it was
+        """Read the task every 0.2 s until no other process runs it, and return it as it is stored then; None if it was
         deleted.
         """
         while True:

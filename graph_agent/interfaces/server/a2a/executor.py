@@ -391,7 +391,7 @@ class GraphExecutor(AgentExecutor):
         # Otherwise the task has just ended, and its final state is being stored.
 
     def _cancel_here(self, task_id: str) -> None:
-        """Stop a task if this process runs it. Its run reports the end."""
+        """Abort the run of a task if this process has it; the run itself reports the end. Does nothing otherwise."""
         # The run reports its own end, to the database and to subscribers.
         if run := self._running.get(task_id):
             run.cancel()
@@ -409,7 +409,9 @@ class GraphExecutor(AgentExecutor):
             await session.driver.control.settle()
 
     def _context_of(self, user: str) -> dict[str, Any]:
-        """Return the context of a user's runs. For an agent with a memory, the user is the caller in it."""
+        """Return the context of a user's runs: that of the server, to which `caller` is added for an authenticated user
+        of an agent with a memory.
+        """
         identified = user and self._graph.builder.deps.memory is not None
         return {**self._context, "caller": user} if identified else self._context
 

@@ -231,7 +231,9 @@ def _card(runs: Runs, url: str) -> AgentCard:
 
 
 async def _respond_with_card(runs: Runs, request: Request) -> Response:
-    """Respond with the agent card, for the URL of the setting `public_url` or else the address of the request."""
+    """Respond with the agent card, for the URL of the setting `public_url` or else the address of the request. Clients
+    may cache it for a minute.
+    """
     url = runs.host.settings.public_url or str(request.base_url)
     [route] = create_agent_card_routes(_card(runs, url), cache_control=f"private, max-age={CARD_AGE_S}")
     response: Response = await route.endpoint(request)
@@ -276,9 +278,10 @@ class CallerContext(ServerCallContextBuilder):
 
 
 def _thread(user: str, context_id: str) -> str:
-    """Return the LangGraph thread of a user's conversation, e.g. `alice/c1`.
+    """Return the LangGraph thread of a user's conversation: `USER/CONVERSATION`, or the conversation alone without a
+    user.
 
-    A conversation id that is no valid session id is hashed.
+    A conversation id that is no valid session id is replaced by `a2a-` and its hash.
     """
     # Clients choose context ids freely; one with a slash would reach other callers' sessions.
     is_valid = re.fullmatch(SESSION_ID, context_id)

@@ -208,7 +208,7 @@ class LiveTaskStore(TaskStore):
             raise ConcurrentTaskModificationError(task_id)
 
     def _forget(self, key: tuple[str, str]) -> None:
-        """Remove a task from memory, by its user and id."""
+        """Remove a task from memory, by its user and id. After the last one, `settled` no longer waits."""
         self._live.pop(key, None)
         if not self._live:
             self._settled.set()

@@ -34,9 +34,10 @@ class TaskRun:
 
     @asynccontextmanager
     async def acquire(self, lock: asyncio.Lock) -> AsyncIterator[bool]:
-        """Wait for the conversation's lock, and hold it within the context.
+        """Wait for the conversation's lock, and hold it within the context; yields whether the run may start.
 
-        Yields True if the run may start, and False if it was cancelled while it waited.
+        False if the run was cancelled while it waited; then the lock is not held, unless it was acquired at the same
+        time.
         """
         with self.scope.interruptible() as waiting:
             await lock.acquire()
@@ -59,7 +60,7 @@ async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[No
     """
 
     async def beat() -> None:
-        """Send the heartbeats until cancelled."""
+        """Send a `working` update after each `every_s` seconds in which no other update was sent, until cancelled."""
         while True:
             sent = reporter.updates_sent
             await asyncio.sleep(every_s)

@@ -54,7 +54,9 @@ async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotif
     tasks, push = MaskedTaskStore(engine), MaskedPushStore(engine)
 
     async def make(connection: object = None) -> None:
-        """Create the tables and indexes that are missing; in PostgreSQL, also widen the columns of older versions."""
+        """Create the tables and indexes that are missing; in PostgreSQL, also remove the length limit that older
+        versions gave to the column of conversation ids. `connection` is not used.
+        """
         await tasks.initialize()
         await push.initialize()
         if is_postgres(url):
@@ -148,7 +150,9 @@ class MaskedTaskStore(DatabaseTaskStore):
             await super().save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a task; None if there is none, or the id has a NUL character."""
+        """Return a task; None if there is none, or the id has a NUL character. Raises `InternalError` if the database
+        fails.
+        """
         if _NUL in task_id:
             return None
         with _masked_errors("Reading an A2A task"):

@@ -59,7 +59,9 @@ class TaskReporter:
         """Number of updates sent; a heartbeat is sent while this does not increase."""
 
     async def submitted(self, message: Message | None) -> None:
-        """Report the new task with the message that begins it. The protocol requires this event first."""
+        """Send the new task, in the state `submitted` and with the message that begins it as its history. The protocol
+        requires this event first.
+        """
         now = Timestamp()
         now.GetCurrentTime()
         await self._queue.enqueue_event(
@@ -162,7 +164,7 @@ class TaskReporter:
         await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(public_text(reason))), result)
 
     async def rejected(self, reason: str) -> None:
-        """Report that the agent does not accept the task, with the reason."""
+        """Send the rest of the answer's text, then report that the agent does not accept the task, with the reason."""
         await self._pieces.flush()
         await self._updater.reject(self._message(_text_parts(reason)))
 
@@ -186,7 +188,9 @@ class TaskReporter:
         return f"{self._task_id}-{ARTIFACT}"
 
     async def _append(self, text: str) -> None:
-        """Send a piece of the answer. The first piece replaces what the artifact contains."""
+        """Send a piece of the answer, which is added to the artifact; the first piece of an answer replaces what the
+        artifact contains.
+        """
         # The first chunk replaces the artifact, also after a restart of the answer.
         append, self._streamed, self._outdated = self._streamed, True, False
         await self._updater.add_artifact(

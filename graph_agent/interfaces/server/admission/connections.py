@@ -154,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Record that the request has ended. The parser calls it."""
+        """Record that the request has ended, so that its body no longer arrives. The parser calls it."""
         self._in_body, self._at_boundary = False, True
         super().on_message_complete()
 

@@ -73,7 +73,7 @@ def is_to_stop_at_once(shared: Path) -> bool:
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process with this id exists, whichever user owns it."""
+    """Return whether a process with this id exists; True also for a process of another user."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

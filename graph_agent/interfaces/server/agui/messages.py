@@ -270,7 +270,7 @@ def snapshot_of(
 def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
     """Return the whole results of calls from a session's events: the call's name for clients → text.
 
-    An id that is used by several calls has a name of its own for each, as in `CallNames`.
+    A call whose id earlier calls have used has a name of its own, such as `<id>#2`.
     """
     names, contents = CallNames(()), dict[str, str]()
     for event in events:
@@ -467,10 +467,10 @@ def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[In
 
 
 def _question(call: HeldCall, error: str | None) -> str:
-    """Return the text that asks about a call.
+    """Return the text that asks about a call: its name and arguments, and its description if it has one.
 
     Args:
-        error: Why the last answer was refused; None if there was none or it was accepted.
+        error: Why the last answer was refused, for a last line; None if there was none or it was accepted.
     """
     lines = [f"{visible(call['name'])} {visible_json(call['arguments'])}", visible(call.get("description", ""))]
     if error is not None:

@@ -129,10 +129,11 @@ class Projection:
         """Ids of calls whose results an earlier run has sent, although they are not in the history yet."""
 
     def start(self, ignored: Sequence[str] = ()) -> Iterator[core.BaseEvent]:
-        """Yield the first events: the start of the run, and the state.
+        """Yield the first events: the start of the run and, if the agent has own fields, a snapshot of the state.
 
         Args:
-            ignored: Ids of interrupts that the request answers although they were answered before; they are reported.
+            ignored: Ids of interrupts that the request answers although they were answered before; they are reported by
+                a custom event in between.
         """
         version = None if self._ids.is_legacy else PROTOCOL
         yield core.RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
@@ -320,6 +321,8 @@ class Projection:
     def _state(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
         """Yield a snapshot of the client's state, with the agent's own fields replaced; nothing if the agent has no own
         fields.
+
+        The values of these fields then count as those that the client has.
         """
         if self._own_fields:
             self._shown_fields = self._fields(values)
@@ -451,7 +454,9 @@ class Projection:
             yield from self._close_step()
 
     def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[core.BaseEvent]:
-        """End the open step, and yield the start of the step `number` with the ids of its calls."""
+        """Yield the end of the open step and the start of the step `number`, and record the calls, by id, whose results
+        end it.
+        """
         yield from self._close_step()
         self._step, self._wave = f"step {number}", set(calls)
         yield core.StepStartedEvent(step_name=self._step)
@@ -542,7 +547,9 @@ def refused_run(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
 
 
 def _settled(before: StateSnapshot) -> set[str]:
-    """Return the ids of calls of the interrupted step that have ended, although the history lacks their results."""
+    """Return the ids of calls that have ended within the step which the session has not completed, so that their
+    results are not in the history yet.
+    """
     # LangGraph repeats the updates of a superstep's finished tasks when it resumes the others.
     found: set[str] = set()
     for task in before.tasks:

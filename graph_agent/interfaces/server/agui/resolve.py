@@ -227,7 +227,8 @@ def _mark(body: AguiInput) -> InputId:
 def _context(host: Host, body: AguiInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
     """Return the context of the run, with instructions, the client's tools and credentials, each only if there are any.
 
-    Raises `InvalidRequestError` if a tool is invalid or has the name of a tool of the agent.
+    The instructions are the system messages of the request, then its context. Raises `InvalidRequestError` if a tool
+    has an invalid name or schema, or the name of a tool of the agent.
     """
     tools = body.tools or ()
     for tool in tools:

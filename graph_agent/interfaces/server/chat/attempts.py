@@ -143,7 +143,7 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def has_begun(self, session: str) -> bool:
-        """Return whether a session has received the input of this request."""
+        """Return whether a session has received the input of this request, in this or any other attempt."""
         return (
             await InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session)).seen(
                 self.mark
@@ -323,8 +323,8 @@ def _claim_of(key: str) -> str:
 
 
 def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
-    """Context manager that deletes expired records with their threads, every `retry_ttl_s / 2` seconds but at least
-    once a minute.
+    """Context manager that deletes expired records with their threads in the background, every `retry_ttl_s / 2`
+    seconds, but at most every second and at least every minute.
     """
     every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
     return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")

@@ -148,7 +148,9 @@ class Runs:
             await asyncio.wait([run.following])
 
     def _start_follow_ups(self, run: ServerRun) -> None:
-        """Start a task that runs the follow-ups of the run's session."""
+        """Start a task that runs the follow-ups of the run's session, i.e. its queued inputs; it becomes
+        `run.following`.
+        """
         run.following = asyncio.create_task(self._run_follow_ups(run), name="follow-ups")
         self._following.add(run.following)
         run.following.add_done_callback(self._following.discard)
@@ -184,14 +186,14 @@ class Runs:
             drain()
 
     def cancel(self) -> None:
-        """Begin to cancel every run and to close the registered components. Does not wait for them."""
+        """Cancel every run, and begin to close the registered components. Does not wait for them."""
         for run in list(self._active):
             run.cancel()
         for close in self._closers:
             self._closing.add(asyncio.ensure_future(close()))
 
     async def aclose(self) -> None:
-        """Cancel all runs, and wait for the tasks of follow-ups and of runs without a client.
+        """Refuse new runs, cancel the active ones, and wait for the tasks of follow-ups and of runs without a client.
 
         If the server is draining, these tasks first get `drain_s` seconds to finish.
         """

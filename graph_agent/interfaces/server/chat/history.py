@@ -126,7 +126,8 @@ class _Exchange:
         """Return the index of this exchange's user message in a history, if the exchange is the last one before the
         index `end`.
 
-        None if another exchange stands there.
+        Messages that answered the exchange's questions may stand in between. None if another exchange stands there, or
+        the answer in the history differs.
         """
         at = end
         if at > 0 and not history[at - 1].is_user:
@@ -152,8 +153,10 @@ class _Exchange:
         return before is None or before.text != self.text or not before._has_answer(text)
 
     def _has_answer(self, text: str) -> bool:
-        """Return whether `text` is the answer of this exchange, or ends with it if the client may have further
-        texts.
+        """Return whether `text`, without white space, is the answer of this exchange, or ends with it if the client may
+        have further texts.
+
+        Two equal JSON objects count as the same answer, whatever their form.
         """
         answer = self.answer or ""
         return text == answer or (self.has_more and text.endswith(answer)) or _is_same_json(text, answer)

@@ -74,7 +74,9 @@ kilobyte.
 
 
 def _whole_id(text: str) -> str:
-    """Return an id unchanged; raise `ValueError` if it has characters that cannot be stored."""
+    """Return an id unchanged; raise `ValueError` if it contains U+FFFD, by which characters that cannot be stored were
+    replaced.
+    """
     if "\ufffd" in text:  # `clean_body` replaces lone surrogates and NUL with it
         raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
     return text
@@ -376,7 +378,7 @@ def check_conversation(messages: Sequence[AnyMessage]) -> None:
 
 
 def _all_answered(open_ids: set[str]) -> None:
-    """Raise `InvalidRequestError` if calls have no result."""
+    """Raise `InvalidRequestError`, which lists the ids, if any ids of calls without a result are left."""
     if open_ids:
         listed = ", ".join(sorted(open_ids))
         raise InvalidRequestError(f"These calls have no result right behind them: {listed}.", "messages")

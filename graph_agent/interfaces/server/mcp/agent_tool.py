@@ -328,7 +328,9 @@ class AgentTool:
 
 
 def _key(meta: Mapping[str, Any]) -> str | None:
-    """Return the id in a request's `_meta` by which an input runs only once; None if there is none."""
+    """Return the id in a request's `_meta` by which an input runs only once; None if there is none, or it is empty or
+    no text.
+    """
     key = meta.get(KEY_IN_META)
     return as_input_id(key) if isinstance(key, str) and key else None
 

@@ -135,7 +135,9 @@ def _question_form(value: Any, error: str) -> Form:
 
 
 def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[str], error: str) -> Form:
-    """Return a form with lines of text, an error if there is one, and a JSON schema of the given properties."""
+    """Return a form: its message is the lines, then the error if there is one; its schema is an object with the
+    properties.
+    """
     if error:
         lines = [*lines, f"The last answer was not accepted: {error}"]
     schema = {"type": "object", "properties": dict(properties), "required": list(required)}

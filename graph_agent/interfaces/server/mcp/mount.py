@@ -60,7 +60,9 @@ _sdk_logger = logging.getLogger(_transport.__name__)
 
 
 def _is_no_ended_stream(record: logging.LogRecord) -> bool:
-    """Filter of the SDK's logger that drops the record which the SDK writes at the regular end of each session."""
+    """Filter of the SDK's logger: return False, which drops the record, for the one that the SDK writes at the regular
+    end of each session.
+    """
     # The SDK logs the end of each session as a failure of its event stream.
     return not (record.exc_info and isinstance(record.exc_info[1], anyio.ClosedResourceError))
 
@@ -91,7 +93,11 @@ async def mcp_routes(
     loop, opened, stopped = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     async def run_manager() -> None:
-        """Keep the SDK's sessions open until the stop, then withdraw forms, and wait for active requests."""
+        """Keep the SDK's sessions open until the stop; then withdraw forms, wait for active requests, and end the
+        sessions.
+
+        Requests get `drain_s` seconds if the server drains, and otherwise none.
+        """
         async with manager.run():
             opened.set()
             await stopped.wait()
@@ -373,7 +379,10 @@ class _Connection:
             await self._write.send(each)
 
     async def _respond(self, request: types.JSONRPCRequest) -> None:
-        """Answer a request without a handshake, and forget it. An invalid request is answered with a JSON-RPC error."""
+        """Answer a request without a handshake as the caller without a name, and forget it.
+
+        An invalid request is answered with a JSON-RPC error.
+        """
         try:
             try:
                 check_request(request)

@@ -59,7 +59,9 @@ class InputRequiredError(McpError):
 
 
 def is_stateless(message: Any) -> bool:
-    """Return whether a JSON-RPC message is a request without a handshake, which states its version in `_meta`."""
+    """Return whether a JSON-RPC message is a request without a handshake, which states its version in `_meta`. False
+    for `initialize`.
+    """
     params = message.params if isinstance(message, types.JSONRPCRequest) and message.method != "initialize" else None
     meta = params.get("_meta") if params is not None else None
     return isinstance(meta, Mapping) and _VERSION in meta
@@ -222,8 +224,8 @@ def _json(result: Any) -> dict[str, Any]:
 
 
 def _decoded(value: str | None) -> str | None:
-    """Return the value of a header, decoded if it has the form `=?base64?…?=`; None if there is no header, or it is
-    malformed.
+    """Return the value of a header, decoded if it has the form `=?base64?…?=`, else unchanged. None if there is no
+    header, or the base64 is malformed.
     """
     if value is None or (found := _BASE64.fullmatch(value)) is None:
         return value

@@ -169,8 +169,8 @@ class Background:
     async def read(self, records: Records, token: str) -> Record | None:
         """Return the record of the response with a token; None if it is not stored.
 
-        A response that is not complete although no process runs it is stored as failed first. This takes up to 2
-        seconds.
+        If the response is not complete although no process runs it, which is certain only after 2 seconds, it is stored
+        as failed first.
         """
         record = await records.find(token)
         if record is None or not await self._is_lost(records, token, record):
@@ -273,8 +273,9 @@ class Background:
             await asyncio.sleep(_LOOK_S)
 
     async def aclose(self) -> None:
-        """Wait up to `drain_s` seconds for the responses of this process, then cancel the remaining ones and wait for
-        them.
+        """Wait up to `drain_s` seconds for the responses that run in the background of this process.
+
+        If there were any, then cancel all runs of the process, and wait for the responses that remain.
         """
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._host.settings.drain_s)

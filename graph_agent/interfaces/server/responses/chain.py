@@ -180,13 +180,17 @@ class Chains:
     async def _branch(self, record: Record, request: ChatRequest) -> ChatRequest:
         """Return a request whose messages begin with the history of an earlier response, so that it can run in a new
         session.
+
+        Results in the request get the model's ids of their calls, which that history has. Raises `ProblemError`
+        (`previous_response`) if the history is not stored.
         """
         messages = await self.history(record)
         raw = record["calls"]
         return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
 
     async def history(self, record: Record) -> list[AnyMessage]:
-        """Return the messages of a session as they were at the end of a response.
+        """Return the messages of a session as they were at the end of a response, without results of the caller's calls
+        that waited then.
 
         Raises `ProblemError` (`previous_response`) if they are not stored, because the session was deleted or pruned,
         or its run was stopped.

@@ -135,7 +135,8 @@ def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
 
 
 async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:
-    """Estimate the input tokens of a request's first model call, without calling a model. Nothing is stored.
+    """Estimate the input tokens of a request's first model call, with the history of its session. No model is called,
+    and nothing is stored.
 
     Raises `InvalidRequestError` if the system prompt depends on the state of a run, or a tool has the name of another
     tool.

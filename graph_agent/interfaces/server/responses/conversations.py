@@ -83,7 +83,9 @@ class Conversations:
         return await self._store.aget(_CONVERSATIONS, self._key(id_)) is not None
 
     async def delete(self, id_: str) -> None:
-        """Delete a conversation with its items. Its session and its responses remain."""
+        """Delete a conversation with its items, in one transaction; nothing if it is not stored. Its session and its
+        responses remain.
+        """
         stored = [each for prefix in (_ITEMS, _PENDING) for each in await self._stored(prefix, id_)]
         gone = [PutOp(each.namespace, each.key, None) for each in stored]
         # As one batch, which is a transaction in a database: a process may be killed in between.
@@ -163,7 +165,9 @@ class Conversations:
         return await all_items(self._store, self._namespace(prefix, id_))
 
     def _namespace(self, prefix: tuple[str, ...], id_: str) -> tuple[str, ...]:
-        """Return the store namespace of a conversation's entries, which begins with `prefix`."""
+        """Return the store namespace of a conversation's entries: `prefix`, then caller and id, in which dots are
+        replaced by `%`.
+        """
         # A namespace must not hold dots, which ids of sessions may; the colon keeps callers apart.
         return (*prefix, f"{self._caller.name}:{id_.replace('.', '%')}")
 

@@ -18,7 +18,9 @@ _TYPES = ("reasoning", "thinking", "redacted_thinking")
 
 
 def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
-    """Return the content blocks of a message that contain reasoning, in the provider's own format."""
+    """Return the content blocks of a message that contain reasoning, in the provider's own format; empty for plain
+    text.
+    """
     blocks = message.content if isinstance(message.content, list) else []
     return [block for block in blocks if isinstance(block, dict) and block.get("type") in _TYPES]
 

@@ -81,7 +81,9 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:
-    """Return a tool of the request as the response repeats it."""
+    """Return a tool of the request as the response repeats it: without fields that are None, except those of a function
+    that the API requires.
+    """
     required = {"description": None, "parameters": None, "strict": None} if tool.type == "function" else {}
     return {**required, **tool.model_dump(exclude_none=True)}
 
@@ -121,8 +123,8 @@ def error_of(problem: ProblemError) -> dict[str, Any]:
 
 
 def error_fields(problem: ProblemError) -> dict[str, Any]:
-    """Return the fields of an `error` event: those of the specification, and an `error` object, which official clients
-    read.
+    """Return the fields of an `error` event: `code`, `message` and `param` of the specification, and an `error` object
+    with these and more, which official clients read.
     """
     error = openai_error(problem)["error"]
     return {"code": error["code"], "message": error["message"], "param": error["param"], "error": error}

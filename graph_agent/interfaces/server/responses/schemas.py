@@ -412,7 +412,7 @@ class _Assistant:
         self._texts: list[str] = []
 
     def add_text(self, text: str) -> None:
-        """Add a text, unless it is blank."""
+        """Add a text, without line feeds at its ends, unless it is blank."""
         if text.strip():
             self._texts.append(text.strip("\n"))
 
@@ -434,9 +434,9 @@ class _Assistant:
 
 
 def _add_message(item: InputItem, found: Conversation) -> None:
-    """Add a message item of a user, or the text of a system message, to a conversation.
+    """Add a message item of a user, or the text of a system message unless it is empty, to a conversation.
 
-    Raises `InvalidRequestError` if the item has no role, or is of a user and has no content.
+    Raises `InvalidRequestError` if the item has no role, is of a user and has no content, or has an unsupported part.
     """
     match item.role:
         case "system" | "developer":
@@ -493,7 +493,11 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
 
 
 def _content(content: str | list[InputPart] | None) -> str | list[Any]:
-    """Return the content of a message or an output: a text, or LangChain content blocks if it has images or files."""
+    """Return the content of a message or an output: a text, empty for None; or LangChain content blocks if it has
+    several parts, or one that is no text.
+
+    Raises `InvalidRequestError` for an invalid or unsupported part.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     return simplify_blocks([_block(part) for part in content])
@@ -539,7 +543,7 @@ def _file(part: InputPart) -> dict[str, Any]:
 
 
 def _text(content: str | list[InputPart] | None) -> str:
-    """Return the texts of a content, joined without a separator.
+    """Return the texts and refusals of a content, joined without a separator; empty for None.
 
     Raises `InvalidRequestError` for a part that is not text.
     """
