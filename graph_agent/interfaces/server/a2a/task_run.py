@@ -36,8 +36,7 @@ class TaskRun:
     async def acquire(self, lock: asyncio.Lock) -> AsyncIterator[bool]:
         """Wait for the conversation's lock, and hold it within the context; yields whether the run may start.
 
-        False if the run was cancelled while it waited; then the lock is not held, unless it was acquired at the same
-        time.
+        False if the run was cancelled while it waited.
         """
         with self.scope.interruptible() as waiting:
             await lock.acquire()

@@ -324,7 +324,7 @@ def _claim_of(key: str) -> str:
 
 def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
     """Context manager that deletes expired records with their threads in the background, every `retry_ttl_s / 2`
-    seconds, but at most every second and at least every minute.
+    seconds, but at least 1 and at most 60.
     """
     every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
     return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")

@@ -493,10 +493,10 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
 
 
 def _content(content: str | list[InputPart] | None) -> str | list[Any]:
-    """Return the content of a message or an output: a text, empty for None; or LangChain content blocks if it has
-    several parts, or one that is no text.
+    """Return the content of a message or an output: a text, or LangChain content blocks if it has several parts, or one
+    that is no text.
 
-    Raises `InvalidRequestError` for an invalid or unsupported part.
+    None is an empty text. Raises `InvalidRequestError` for an invalid or unsupported part.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -543,7 +543,7 @@ def _file(part: InputPart) -> dict[str, Any]:
 
 
 def _text(content: str | list[InputPart] | None) -> str:
-    """Return the texts and refusals of a content, joined without a separator; empty for None.
+    """Return the texts and refusals of a content, joined without a separator. None is an empty text.
 
     Raises `InvalidRequestError` for a part that is not text.
     """
