@@ -255,6 +255,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             if saver is not None:
                 # LangGraph resumes a dispatched run whose id the newest checkpoint has.
                 run.fence.claims = _resumes(input, configurable) or is_dispatched(configurable)
+                run.identity.resumes = input is None
                 await check_start(saver, configurable)
                 if not _sets_durability(kwargs) and not inherits_durability(configurable):
                     namespace = configurable.get("checkpoint_ns", "")

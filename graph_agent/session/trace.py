@@ -19,6 +19,7 @@ from graph_agent.base.history.plan_parts import ModelCallRecord
 from graph_agent.base.origins import ArgumentOrigin
 from graph_agent.base.types import needed_ids
 from graph_agent.session.early_work import NO_EARLY_WORK, EarlyWork, early_work_of
+from graph_agent.session.time_axis import TimeAxis, gaps_of
 
 E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
@@ -55,8 +56,9 @@ class Span:
     """A part of a session with a begin and an end, and the parts that it contains."""
 
     kind: SpanKind
-    """`input` is the root; a `wait` is for an approval, or with the status `interrupted` for the resume after a crash.
-    `model` spans are in a `plan`, an `answer` or an `input`."""
+    """`input` is the root; a `wait` is for a person, or a gap: its status is `interrupted` until a resume, `retry`
+    until a failed request is sent again, and `idle` if two seconds or more have no record. `model` spans are in a
+    `plan`, an `answer` or an `input`."""
     name: str
     """The user's text, or the name of the model, tool or delegate; for a `wait`, the names of the calls."""
     start: datetime
@@ -65,7 +67,7 @@ class Span:
     """Seconds until the end; None if it has not ended, did not run, was cut off by a crash, or has no stored times."""
     status: str = ""
     """Of an input, its `SessionStatus`, `INTERRUPTED`, or `SUPERSEDED` if a newer input began before its end; of a
-    call, its `ResultStatus`, `running` or `interrupted`; of a wait, `waiting` if it is open, or `interrupted`; of a
+    call, its `ResultStatus`, `running` or `interrupted`; of a wait, `waiting` if it is open, or the kind of a gap; of a
     model call, the kind of its error. Empty for any other span."""
     step: int = 0
     """The step (a plan and its calls) that the span belongs to; 0 before the first plan, and for an input."""
@@ -183,6 +185,8 @@ class _Input:
     """Time of the newest event that a run recorded itself: results that a resume adds for lost calls do not count."""
     spans: list[Span] = field(default_factory=list)
     notes: list[SpanNote] = field(default_factory=list)
+    resumes: set[datetime] = field(default_factory=set)
+    """Times at which runs resumed the input without an answer."""
     open_calls: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
     """Call id → index and event of the call's start, for calls without a result."""
     open_wait: tuple[int, Mapping[str, Any]] | None = None
@@ -200,6 +204,8 @@ class _Input:
         """
         self.last_seq = seq
         type_ = entry["type"]
+        if "resumed_at" in entry:
+            self.resumes.add(datetime.fromisoformat(entry["resumed_at"]))
         if type_ == "user_message":
             self.name = " ".join([self.name, text_of(entry["content"])]).strip()
         elif type_ == "plan":
@@ -232,6 +238,11 @@ class _Input:
         if duration_s is not None:
             start = _at(entry) - timedelta(seconds=duration_s + entry.get("lead_s", 0.0))
             duration_s += entry.get("early_s", 0.0)
+            if (waited_s := entry.get("waited_s", 0.0)) and not any(each.kind == "wait" for each in self.spans):
+                asked = Span(kind="wait", name=entry.get("name") or entry["target"], start=start, step=entry["step"])
+                self.spans.append(
+                    replace(asked, start=start - timedelta(seconds=waited_s), duration_s=waited_s, seq=seq)
+                )
         elif entry["status"] == "unknown":
             # Settled after a crash: until when the call ran is not known.
             self._add_dead_time(entry, seq)
@@ -324,6 +335,7 @@ class _Input:
                     origins=begun.get("origins", {}),
                 )
             )
+        self._add_gaps(start)
         # In the order of their begin, because a call ends before calls that began earlier.
         self.spans.sort(key=lambda span: span.start)
         return _with_usage(
@@ -340,6 +352,18 @@ class _Input:
                 notes=tuple(self.notes),
             )
         )
+
+    def _add_gaps(self, start: datetime) -> None:
+        """Add a wait for each gap between the spans of the input, which began at `start`."""
+        # A plan has gaps of its own, between the attempts of a request.
+        spans = [one for each in self.spans for one in (each.children if each.kind in ("plan", "answer") else [each])]
+        end = self.ended or max((span.end for span in spans), default=start)
+        # An open call or wait has no end yet.
+        work = [(span.start, end if span.status in ("running", "waiting") else span.end) for span in spans]
+        failed = {span.end for span in spans if span.kind == "model" and span.status not in ("", "cancelled")}
+        for begin, ended, kind in gaps_of(work, start, end, self.resumes, failed):
+            duration_s = _seconds(begin, ended)
+            self.spans.append(Span(kind="wait", name="", start=begin, duration_s=duration_s, status=kind))
 
 
 def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Span:
@@ -455,57 +479,11 @@ def _text(entry: Mapping[str, Any]) -> str:
             return text_of(entry["content"])
 
 
-class TimeAxis:
-    """Maps times from `start` to `end` to positions from 0 to 1.
-
-    A wait is shown with at most a quarter of the length of the work.
-
-    Args:
-        start: Begin of the axis.
-        end: End of the axis.
-        waits: The spans of waits, which may overlap.
-    """
-
-    def __init__(self, start: datetime, end: datetime, waits: Iterable[Span] = ()) -> None:
-        self._start = start
-        intervals: list[tuple[float, float]] = []
-        for wait in sorted((wait for wait in waits if wait.duration_s), key=lambda span: span.start):
-            begin, ended = (max(0.0, (at - start).total_seconds()) for at in (wait.start, wait.end))
-            if intervals and begin <= intervals[-1][1]:
-                intervals[-1] = intervals[-1][0], max(ended, intervals[-1][1])
-            else:
-                intervals.append((begin, ended))
-        total = max(0.0, (end - start).total_seconds())
-        # A wait of days would otherwise leave no room for the work.
-        most = (total - sum(ended - begin for begin, ended in intervals)) / 4
-        self._cuts = [(begin, ended, most) for begin, ended in intervals if ended - begin > most]
-        self._length = 0.0
-        self._length = self._shown_s(end) or 1.0
-
-    @property
-    def is_shortened(self) -> bool:
-        """Whether any wait is shown shorter than it was."""
-        return bool(self._cuts)
-
-    def at(self, time: datetime) -> float:
-        """Return the position of a time: 0 at the start and before it, 1 at the end and after it."""
-        return min(1.0, max(0.0, self._shown_s(time) / self._length))
-
-    def _shown_s(self, time: datetime) -> float:
-        """Return the seconds from the start to a time, minus what was cut off from waits."""
-        seconds = shown = (time - self._start).total_seconds()
-        for begin, ended, most in self._cuts:
-            if seconds <= begin:
-                break
-            within = min(seconds, ended) - begin
-            shown -= within - within / (ended - begin) * most
-        return shown
-
-
 def axis_of(root: Span) -> TimeAxis:
     """Return the time axis of an input, from its begin to the latest end of a span within it."""
     spans: Sequence[Span] = [span for _, span in root.walk()]
-    return TimeAxis(root.start, max(span.end for span in spans), (span for span in spans if span.kind == "wait"))
+    waits = ((span.start, span.end) for span in spans if span.kind == "wait" and span.duration_s)
+    return TimeAxis(root.start, max(span.end for span in spans), waits)
 
 
 _WIDTH, _LABEL, _TIME, _ROW = 760, 216, 64, 20
@@ -569,7 +547,7 @@ def _label(span: Span) -> str:
     else.
     """
     if span.kind == "wait":
-        return "interrupted" if span.status == "interrupted" else f"person: {span.name}"
+        return f"person: {span.name}" if span.name else span.status
     if span.kind in ("plan", "answer"):
         model = span.children[-1].name if span.children else span.name
         return f"plan {span.step} {model}" if span.kind == "plan" else f"answer {model}"

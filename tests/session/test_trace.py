@@ -8,10 +8,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.base.settings.config import Price
+from graph_agent.interfaces.cli.trace import draw
 from graph_agent.persistence import open_saver
-from graph_agent.session.trace import Span, TimeAxis, spans_of
+from graph_agent.session.time_axis import TimeAxis
+from graph_agent.session.trace import Span, spans_of
+from tests.support import gaps
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
 from tests.support.cli import run_cli
@@ -22,7 +27,9 @@ NOON = datetime.fromisoformat("2026-11-23T12:00:00+00:00")
 
 
 def tree(spans: list[Span]) -> list[tuple[int, str, str, str]]:
-    return [(depth, each.kind, each.name, each.status) for root in spans for depth, each in root.walk()]
+    """Depth, kind, name and status of each span, without the gaps of a loaded machine."""
+    found = [(depth, each.kind, each.name, each.status) for root in spans for depth, each in root.walk()]
+    return [each for each in found if each[-1] != "idle"]
 
 
 def event(type_: str, at_s: float, **fields: Any) -> dict[str, Any]:
@@ -165,6 +172,8 @@ async def test_a_killed_run_is_interrupted_and_the_time_until_its_resume_is_a_wa
             (2, "model", "scripted", ""),
         ],
     )
+    drawn = run_cli(tmp_path, "trace", "s1", "--db", f"sqlite:///{path}").stdout.splitlines()
+    assert [line.split()[1] for line in drawn if "┄" in line] == ["interrupted"]
     assert (lost.duration_s, wait.duration_s is not None) == (None, True)
     assert {each.name: each.duration_s is not None for each in result.calls} == {"quick": True, "endless": False}
 
@@ -199,9 +208,19 @@ def test_a_wall_clock_that_is_set_back_leads_to_no_negative_duration() -> None:
 
 
 def test_a_long_wait_takes_no_more_of_the_axis_than_a_quarter_of_the_work() -> None:
-    wait = Span(kind="wait", name="write", start=NOON + timedelta(seconds=4), duration_s=3600)
+    wait = NOON + timedelta(seconds=4), NOON + timedelta(seconds=3604)
 
     axis = TimeAxis(NOON, NOON + timedelta(seconds=3608), [wait])
 
     seconds = (0, 4, 3604, 3608)
     assert [axis.at(NOON + timedelta(seconds=each)) for each in seconds] == [0, 0.4, 0.6, 1]
+
+
+@pytest.mark.parametrize("case", gaps.CASES)
+def test_a_gap_is_named_by_what_is_recorded_of_it(case: str) -> None:
+    events, expected = gaps.CASES[case]
+
+    [root] = spans_of(events)
+
+    lines = [line.split()[1] for line in draw(root, 1) if "┄" in line or line.split()[1:2] == ["person:"]]
+    assert [line.removesuffix(":") for line in lines] == expected

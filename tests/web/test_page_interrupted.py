@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from graph_agent.web.page import exported_page
 from tests.interfaces.server.process import Served, serving
+from tests.support import gaps
 from tests.support.cli import run_cli
 from tests.web.conftest import TRAVEL
 
@@ -120,33 +120,32 @@ def test_a_reading_call_that_runs_again_works_from_the_resume_on(page: Page, tmp
         "calls": ["look_for, succeeded", "echo, succeeded"],
         "active": ["end"],
     }
-    # The events do not have the attempt that the crash cut off.
-    assert reloaded == {**after, "dead": ["No recorded work"]}
+    assert reloaded == after
     assert bar is not None
     assert dead is not None
     assert dead["x"] + dead["width"] <= bar["x"] + 1
 
 
-def test_the_time_until_a_repeated_model_call_is_no_work(page: Page, tmp_path: Path) -> None:
-    call = {"id": "c1", "name": "look_up"}
+def test_a_gap_is_named_by_what_is_recorded_of_it(page: Page, tmp_path: Path) -> None:
+    named = {
+        "Interrupted": "interrupted",
+        "Retry": "retry",
+        "No recorded work": "idle",
+        "Waited for a person": "person",
+    }
+    found = {}
+    for case, (events, _) in gaps.CASES.items():
+        (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+        page.goto((tmp_path / "session.html").as_uri())
+        page.get_by_role("button", name="look_up, succeeded").first.wait_for()
+        titles = [str(each.get_attribute("title")) for each in page.locator(".column .wait").all()]
+        found[case] = [named.get(title.split(":")[0], "person") for title in titles]
 
-    def asked(at_s: float) -> list[dict[str, Any]]:
-        """The record of a model call of half a second."""
-        return [{"purpose": "plan", "model": "m", "started": moment(at_s), "duration_s": 0.5}]
+    assert found == {case: expected for case, (_, expected) in gaps.CASES.items()}
 
-    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": [call]}
-    result = {"duration_s": 0.5, "queued_s": 0.0, "status": "success", "content": "found", "truncated": False}
-    entries: list[dict[str, Any]] = [
-        {"type": "user_message", "ts": moment(0), "step": 0, "content": "go"},
-        {"type": "plan", "ts": moment(0.5), "step": 1, **plan, "model_calls": asked(0)},
-        {"type": "tool_call", "ts": moment(0.5), "step": 1, **call, "arguments": {}},
-        {"type": "tool_result", "ts": moment(1), "step": 1, **call, **result},
-        # The first attempt was cut off, and is not in the history.
-        {"type": "plan", "ts": moment(61.5), "step": 2, **plan, "calls": [], "model_calls": asked(61)},
-        {"type": "agent_response", "ts": moment(61.5), "step": 2, "content": "Found."},
-        {"type": "status", "ts": moment(61.5), "step": 2, "from": "RUNNING", "to": "COMPLETED"},
-    ]
-    events = [{"seq": seq, **entry} for seq, entry in enumerate(entries)]
+
+def test_a_gap_ends_where_the_next_request_begins(page: Page, tmp_path: Path) -> None:
+    events, _ = gaps.CASES["a hook takes its time, or an older version was resumed"]
     (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
     page.goto((tmp_path / "session.html").as_uri())
     idle = page.get_by_role("img", name="No recorded work: 1 min").bounding_box()
@@ -156,8 +155,3 @@ def test_the_time_until_a_repeated_model_call_is_no_work(page: Page, tmp_path: P
     assert idle is not None
     assert bar is not None
     assert idle["x"] + idle["width"] <= bar["x"] + 1
-
-
-def moment(at_s: float) -> str:
-    """The time of an event, in seconds after the first one."""
-    return (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)).isoformat(timespec="microseconds")

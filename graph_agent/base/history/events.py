@@ -56,6 +56,10 @@ class _Event(TypedDict):
     model_calls: NotRequired[list[ModelCallRecord]]
     """The model calls that led to this event, oldest first: all since the last event that has any. In a `plan`, an
     `agent_response`, or the event that ends an input without either; absent if there were none."""
+    resumed_at: NotRequired[str]
+    """When the run that recorded the event resumed the input, in the format of `ts`; in results of calls and in events
+    that may have `model_calls`. Absent unless the input was interrupted, as by a crash, and resumed without an
+    answer."""
     early: NotRequired[dict[SpeculationSource, SpeculationCounts]]
     """What began before a plan asked for it, and what became of it: all since the last event that has any, which are
     the events that have `model_calls`. Absent if there was none."""
@@ -548,6 +552,11 @@ def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
     if telemetry.observer is not None:
         telemetry.observer.event(made)
     return made
+
+
+def timestamp(ns: int) -> str:
+    """Return a time, in nanoseconds since 1970, in the format of an event's `ts`."""
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="microseconds")
 
 
 def seconds_since(ts: str) -> float:

@@ -32,7 +32,7 @@ from graph_agent.base.history.call_events import (
     fault_result,
     since_plan,
 )
-from graph_agent.base.history.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since
+from graph_agent.base.history.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since, timestamp
 from graph_agent.base.sampling import current_sampler
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
@@ -211,11 +211,11 @@ class CallTimer:
         if end is not None:
             end(status, content)
 
-    def fields(self, task: Task, call: Call, status: ResultStatus) -> dict[str, float]:
+    def fields(self, task: Task, call: Call, status: ResultStatus) -> dict[str, Any]:
         """Return the call's durations in seconds for its result event; an empty dict for a call that did not run.
 
         E.g. `{"queued_s": 0.01, "duration_s": 1.5}`, with `waited_s` if the call was resumed with an answer: the time
-        until a person answered, 0.0 if no event shows when the person was asked.
+        until a person answered, 0.0 if no event shows when the person was asked. With `resumed_at` in a resumed run.
 
         Args:
             task: The call's task.
@@ -228,7 +228,9 @@ class CallTimer:
             return {}
         # A call that suppresses its cancellation is left to itself, and has no end.
         seconds = (self._ended or time.monotonic()) - self._started
-        times = {"queued_s": round(self._started - self._created, 6), "duration_s": round(seconds, 6)}
+        times: dict[str, Any] = {"queued_s": round(self._started - self._created, 6), "duration_s": round(seconds, 6)}
+        if task.run.identity.resumes:
+            times["resumed_at"] = timestamp(task.run.stop.started_ns)
         if count_resume_values(task.config):
             events = since_plan(read_state(task.config, ["events"]).get("events", ()))
             asked = [entry["ts"] for entry in events if call["id"] in (entry.get("id"), entry.get("delegation"))]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
@@ -31,7 +31,7 @@ from graph_agent.base._internal.sync_bridge import (
     wake,
 )
 from graph_agent.base.errors import HookError, RunFailedError
-from graph_agent.base.history.events import StoredEvent
+from graph_agent.base.history.events import StoredEvent, timestamp
 from graph_agent.core.state.fence import CheckpointFence
 
 if TYPE_CHECKING:
@@ -393,6 +393,8 @@ class RunIdentity:
     session_id: str = ""
     """Id of the session, which is LangGraph's thread id; empty for a run that stores nothing."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    resumes: bool = False
+    """Whether the run continues an input whose last run ended early, without an answer of a person."""
     agent_name: str | None = None
     """Name that the agent's messages carry; None for an agent that was given no name."""
     mark: InputId | None = None
@@ -437,10 +439,7 @@ class RunCalls:
 
 @dataclass(eq=False, repr=False)
 class Run:
-    """One run of an agent's graph, from its entry point to its end.
-
-    `identity`, `stop` and `calls` are groups of their own, so that a function takes only the group it needs.
-    """
+    """One run of an agent's graph, from its entry point to its end; functions take only the group that they need."""
 
     identity: RunIdentity = field(default_factory=RunIdentity)
     parent: Run | RunHandle | None = None
@@ -504,8 +503,7 @@ class Run:
         """Return an object that several tasks of this run share; `make` creates it at the first request for `key`."""
         if key not in self._held:
             self._held[key] = make()
-        held: T = self._held[key]
-        return held
+        return cast("T", self._held[key])
 
     def release(self) -> None:
         """End the run's speculation, and drop the objects that its tasks share; cancelled timers keep the run's context
@@ -518,7 +516,9 @@ class Run:
         self.stored_lists = self.stored = None
 
     def report(self, loop: LoopState, entry: StoredEvent) -> None:
-        """Move to an event what no event reports yet: the model calls, from `loop`, and the speculation of the run."""
+        """Move to an event the model calls in `loop` and the run's speculation, and add the time of a resume."""
+        if self.identity.resumes:
+            entry["resumed_at"] = timestamp(self.stop.started_ns)
         if calls := loop.pop("model_calls", None):
             entry["model_calls"] = calls
         if self.speculation is not None:

@@ -26,7 +26,8 @@ from graph_agent.interfaces.cli.texts import WIDTH, counted, one_line, seconds, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graph_agent.session.trace import Span, TimeAxis
+    from graph_agent.session.time_axis import TimeAxis
+    from graph_agent.session.trace import Span
 
 _LABEL, _TIME, _TOKENS, _COST = 27, 7, 10, 8
 _OPEN = {"running": "…", "waiting": "…"}
@@ -145,7 +146,7 @@ def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
 
 def _label(span: Span) -> str:
     """Return the text that names a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)`, `answer gpt-5`, or `person:
-    book` for a wait. A failed request adds its error; a wait cut off by a crash is `interrupted`.
+    book` for a wait. A failed request adds its error; a gap is `interrupted`, `retry` or `idle`.
     """
     match span.kind:
         case "plan":
@@ -157,7 +158,7 @@ def _label(span: Span) -> str:
         case "model":
             return f"{span.name} {span.status}".rstrip()
         case "wait":
-            return "interrupted" if span.status == "interrupted" else f"person: {span.name}"
+            return f"person: {span.name}" if span.name else span.status
         case _:
             needs = f" (needs {', '.join(span.needs)})" if span.needs else ""
             return f"{_SIGNS.get(span.status, '-')} {one_line(span.name)}{needs}"

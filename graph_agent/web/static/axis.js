@@ -4,6 +4,12 @@ import { innerLength, LANE, layout, lengthOfText, nameLength, nameOf } from "./l
 
 const MARGIN = 300;
 const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻", warning: "!", error: "!" };
+// Kind of a gap → its name, and what follows its duration.
+const GAPS = {
+  interrupted: ["Interrupted", "from the newest record of a run to the resume"],
+  retry: ["Retry", "until a failed request was sent again"],
+  idle: ["No recorded work", "whose cause is not in the history"],
+};
 const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
 
 function labelOf(bar) {
@@ -116,10 +122,8 @@ export class Axis extends Component {
             (column) => html`<div key=${column.key} class="column" style=${`left:${column.x}px;width:${column.width}px`}>
               <b>${column.step ? (column.step.calls.length ? `Step ${column.step.number}` : "Answer") : "…"}</b>
               <span>${duration(column.end - column.begin)}</span>
-              ${column.dead.map((gap) => html`<em class="wait dead" style=${`left:${gap.x - column.x}px;width:${gap.width}px`} role="img"
-                aria-label=${`Interrupted: ${duration(gap.ms)}`} title=${`Interrupted: ${duration(gap.ms)} from a crash to the resume`}><span>interrupted ${duration(gap.ms)}</span></em>`)}
-              ${column.idle.map((gap) => html`<em class="wait dead" style=${`left:${gap.x - column.x}px;width:${gap.width}px`} role="img"
-                aria-label=${`No recorded work: ${duration(gap.ms)}`} title=${`No recorded work: ${duration(gap.ms)}, as from a crash to the resume, between attempts, or while a tool waited for an answer`}><span>idle ${duration(gap.ms)}</span></em>`)}
+              ${column.gaps.map((gap) => html`<em class="wait dead" style=${`left:${gap.x - column.x}px;width:${gap.width}px`} role="img"
+                aria-label=${`${GAPS[gap.kind][0]}: ${duration(gap.ms)}`} title=${`${GAPS[gap.kind][0]}: ${duration(gap.ms)} ${GAPS[gap.kind][1]}`}><span>${gap.kind} ${duration(gap.ms)}</span></em>`)}
               ${column.waits.map((wait) => html`<em class="wait" style=${`left:${wait.x - column.x}px;width:${wait.width}px`}
                 title=${`Waited for a person: ${duration(wait.ms)}`}><span>${duration(wait.ms)}</span></em>`)}
             </div>`,

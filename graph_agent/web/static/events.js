@@ -42,7 +42,7 @@ function newInput(log, event) {
   // The message that was sent here keeps its object, which may be chosen.
   const isExpected = expected && textIn(expected.question) === textIn(event.content);
   const input = isExpected ? expected : {};
-  Object.assign(input, { number: log.inputs.length, first: event.seq, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], dead: [], newest: start, isExpected: false });
+  Object.assign(input, { number: log.inputs.length, first: event.seq, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], dead: [], resumes: [], newest: start, isExpected: false });
   input.revision = (input.revision || 0) + 1;
   log.inputs.push(input);
   if (expected && !isExpected) log.inputs.push(Object.assign(expected, { number: log.inputs.length }));
@@ -55,7 +55,7 @@ function takeExpected(log) {
 
 /** Add a message that was sent and has no event yet, so that it is shown at once, at its place; return its input. */
 export function expectInput(log, content, now, number) {
-  const input = { number, start: now, end: now, question: content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], dead: [], newest: now, revision: 0, isExpected: true };
+  const input = { number, start: now, end: now, question: content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], dead: [], resumes: [], newest: now, revision: 0, isExpected: true };
   log.inputs.push(input);
   return input;
 }
@@ -204,6 +204,7 @@ const REDUCERS = {
     const call = callOf(log, input, event, time);
     endWait(call, time);
     if (event.duration_s !== undefined) call.start = time - event.duration_s * 1000;
+    if (event.waited_s && !call.waits.length) call.waits.push({ from: call.start - event.waited_s * 1000, to: call.start });
     call.start ??= time;
     // Settled after a crash: until when the call ran is not known.
     const isLost = event.status === "unknown" && event.duration_s === undefined;
@@ -283,6 +284,7 @@ export function reduce(log, event) {
   // The events of a run that ends do not belong to the message that was sent meanwhile.
   const current = log.inputs.findLast((one) => !one.isExpected);
   const input = isQuestion || !current ? newInput(log, event) : current;
+  if (event.resumed_at) input.resumes.push(timeOf(event.resumed_at));
   const asking = isQuestion && log.live.find(isAsked);
   if (asking) asking.question = null;
   REDUCERS[event.type]?.(log, event, input, time);

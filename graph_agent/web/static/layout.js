@@ -6,7 +6,7 @@ const HEAD = 40;
 const NARROWEST = 144;
 const GAP = 10;
 
-// After a crash, a call that only reads or a model call is repeated, of which the events have the second attempt only.
+// A shorter gap is not shown, unless it ends with a resume.
 const IDLE_MS = 2000;
 
 // A bar that is wide has a part of its name at least.
@@ -64,16 +64,25 @@ function deadWithin(input, begin, end) {
   return joined(within.filter(([from, to]) => from < to));
 }
 
-/** Return the intervals of a column, of two seconds or more, in which no model, call, person or crash is recorded. */
-function idleWithin(step, begin, end, known) {
-  const worked = [...modelBars(step, 0, 0).map(({ from, to }) => [from, to]), ...step.calls.map((call) => timesOf(call, end)), ...known.map((one) => [...one]), [end, end]];
-  const idle = [];
+// The rule is that of `gaps_of` in `session/time_axis.py`: one table of cases tests both.
+/** Return the gaps of a column with their kinds: until a run resumed the input, after a failed request, or of two seconds or more without a record. */
+function gapsWithin(step, begin, end, known) {
+  const models = modelBars(step, 0, 0);
+  const failed = new Set(models.filter(({ model }) => model?.record.error && model.record.error !== "cancelled").map(({ to }) => to));
+  const resumes = step.input.resumes.toSorted((left, right) => left - right);
+  const work = [...models.map(({ from, to }) => [from, to]), ...step.calls.map((call) => timesOf(call, end)), ...known, [end, end]];
+  const gaps = [];
   let last = begin;
-  for (const [from, to] of joined(worked)) {
-    if (from - last >= IDLE_MS) idle.push([last, from]);
+  for (const [from, to] of work.sort((left, right) => left[0] - right[0])) {
+    const resumed = resumes.find((at) => last < at && at <= from);
+    if (resumed) {
+      gaps.push([last, resumed, "interrupted"]);
+      last = resumed;
+    }
+    if (from - last >= IDLE_MS) gaps.push([last, from, failed.has(last) ? "retry" : "idle"]);
     last = Math.max(last, to);
   }
-  return idle;
+  return gaps;
 }
 
 /** Return intervals as intervals that do not overlap, in order. */
@@ -165,7 +174,8 @@ export function layout(input, viewport, zoom, now) {
     const open = step.calls.some((call) => !["planned"].includes(call.state) && call.end === undefined);
     const end = isLast && (input.done || !open) ? Math.max(input.answered ?? step.end, step.end) : step.end;
     const before = input.steps[index - 1]?.end ?? input.start;
-    return { step, begin: step.begin - before < IDLE_MS ? step.begin : before, end: running && open ? Math.max(now, end) : end };
+    const isGap = step.begin - before >= IDLE_MS || input.resumes.some((at) => before < at && at <= step.begin);
+    return { step, begin: isGap ? before : step.begin, end: running && open ? Math.max(now, end) : end };
   });
   const tail = now && !input.done && !steps.at(-1)?.step.calls.some((call) => call.end === undefined);
   if (tail) {
@@ -174,8 +184,11 @@ export function layout(input, viewport, zoom, now) {
   }
   const asked = steps.map(({ step, end }) => (step ? waitsOf(step, end) : []));
   const dead = steps.map(({ begin, end }) => deadWithin(input, begin, end));
-  const idle = steps.map(({ step, begin, end }, n) => (step ? idleWithin(step, begin, end, [...asked[n], ...dead[n]]) : []));
-  const waits = steps.map((step, n) => joined([...asked[n], ...dead[n], ...idle[n]].map((wait) => [...wait])));
+  const gaps = steps.map(({ step, begin, end }, n) => {
+    const found = step ? gapsWithin(step, begin, end, [...asked[n], ...dead[n]]) : [];
+    return [...dead[n].map(([from, to]) => [from, to, "interrupted"]), ...found];
+  });
+  const waits = steps.map((step, n) => joined([...asked[n], ...gaps[n]].map(([from, to]) => [from, to])));
   const weights = steps.map(({ begin, end }, n) => {
     const waited = durationOf(waits[n]);
     return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
@@ -193,8 +206,8 @@ export function layout(input, viewport, zoom, now) {
     const width = NARROWEST + (spare * weights[n]) / total;
     const scale = scaleOf(begin, end, waits[n]);
     const at = (time) => x + scale(time) * width;
-    const stripes = (intervals) => intervals.map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
-    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: stripes(asked[n]), dead: stripes(dead[n]), idle: stripes(idle[n]) };
+    const stripes = (intervals) => intervals.map(([from, to, kind]) => ({ kind, x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
+    const column = { key: step ? step.number : "next", step, x, width, begin, end, waits: stripes(asked[n]), gaps: stripes(gaps[n]) };
     columns.push(column);
     const placed = step
       ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0, (bar) => extentOf(bar, at, x, x + width))]

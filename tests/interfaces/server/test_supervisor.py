@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,7 +176,8 @@ def test_a_hangup_exchanges_the_keys_of_the_keys_file(tmp_path: Path) -> None:
 def test_a_normal_stop_removes_the_folder_of_the_workers_and_a_start_those_of_killed_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    here = SimpleNamespace(TemporaryDirectory=lambda **options: TemporaryDirectory(**{**options, "dir": tmp_path}))
+    monkeypatch.setattr(supervisor, "tempfile", here)
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     (other := tmp_path / "graph-agent-serve-other").mkdir()  # of another program, without a lock
 
