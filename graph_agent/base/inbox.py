@@ -64,7 +64,6 @@ class Inbox(Protocol):
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
         """Store a note for a session; a note with the same key is replaced."""
-        ...
 
     async def read(self, session_id: str) -> list[ControlMessage]:
         """Return all notes of a session, those sent first at the front; empty if there are none.
@@ -75,7 +74,6 @@ class Inbox(Protocol):
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
         """Remove notes by their keys; unknown keys are ignored."""
-        ...
 
 
 class MemoryInbox:

@@ -14,11 +14,9 @@ class ChunkListener(Protocol):
     def begin(self) -> None:
         """Forget the chunks so far: a reply begins, of the first attempt of a request or of another one after a
         failure."""
-        ...
 
     def receive(self, message: BaseMessage) -> None:
         """Receive one chunk, in the order of the stream; it must not be changed."""
-        ...
 
 
 chunk_listener: ContextVar[ChunkListener | None] = ContextVar("graph_agent_chunk_listener", default=None)

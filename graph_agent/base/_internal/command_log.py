@@ -31,7 +31,6 @@ class LogStream(Protocol):
 
     def flush(self) -> None:
         """Write the buffered text."""
-        ...
 
 
 class LogLevel(StrEnum):

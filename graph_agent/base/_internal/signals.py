@@ -27,11 +27,9 @@ class Drainable(Protocol):
 
     def drain(self) -> None:
         """Accept no new work, and let running work end at its next boundary; called in a signal handler."""
-        ...
 
     def cancel(self) -> None:
         """Cancel all running work now."""
-        ...
 
 
 @contextmanager

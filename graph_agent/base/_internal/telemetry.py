@@ -21,18 +21,15 @@ class Observer(Protocol):
 
     def enter(self, run: Any) -> None:
         """Make a run the current one of this task."""
-        ...
 
     def event(self, entry: Mapping[str, Any]) -> None:
         """Receive an event of the current run as a dict, in the form in which it is stored."""
-        ...
 
     def feedback(self, entry: Mapping[str, Any], session_id: str, agent: str) -> None:
         """Receive the `feedback` event of an answer, which may come when no run is active.
 
         `session_id` and `agent` name the session of the answer and its agent.
         """
-        ...
 
     def plan(self, step: int) -> AbstractContextManager[None]:
         """Return a context manager around the model requests for one plan; `step` is the plan's number."""
@@ -40,7 +37,6 @@ class Observer(Protocol):
 
     def model_call(self, request: Any) -> None:
         """Receive a `TimedRequest` that has ended."""
-        ...
 
     def speculation(self, source: str, outcome: str, seconds: float, cost: float) -> None:
         """Receive the outcome of a call or request that began before a plan asked for it: `used` or `dropped`.
@@ -51,7 +47,6 @@ class Observer(Protocol):
             seconds: Seconds that it has run.
             cost: Its cost; 0.0 if it is unknown.
         """
-        ...
 
     def begin_call(self, call: Any) -> Any:
         """Begin a tool call or delegation in this task; return an object to give to `leave_call` and `end_call`."""
@@ -59,7 +54,6 @@ class Observer(Protocol):
 
     def leave_call(self, begun: Any) -> None:
         """Leave the call in the task that began it; it may still be running elsewhere."""
-        ...
 
     def end_call(self, begun: Any, status: str, content: Any = None) -> None:
         """End a call, in any task.
@@ -69,11 +63,9 @@ class Observer(Protocol):
             status: The call's `ResultStatus`, or `interrupted`.
             content: The call's output; None if it has none.
         """
-        ...
 
     def inject(self, carrier: dict[str, Any]) -> None:
         """Add the current trace context to headers or to the `_meta` of an MCP request, in place."""
-        ...
 
     def extract(self, carrier: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Return a context manager in which the trace that `inject` wrote into a carrier is the current one."""

@@ -148,7 +148,6 @@ class AskingDelegate(Protocol):
 
     async def withdraw(self, task: RemoteTask) -> None:
         """Cancel a waiting task, because no answer will come. Never raises, and takes a few seconds at most."""
-        ...
 
 
 @runtime_checkable
@@ -194,4 +193,3 @@ class BackgroundDelegate(Protocol):
 
     async def wait(self, task: BackgroundTask) -> None:
         """Wait until no process runs the task: it has ended, waits for a person, or was stopped."""
-        ...

@@ -80,4 +80,3 @@ class AgentMemory(Protocol):
 
     async def erase(self, caller: str) -> None:
         """Delete all facts of a caller, and all records of facts that were deleted before."""
-        ...

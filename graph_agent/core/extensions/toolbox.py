@@ -82,7 +82,6 @@ class ToolSource(Protocol):
 
     async def wait_for_changes(self) -> None:
         """Wait until announced changes are in the list, for a few seconds at most; no error if they are not."""
-        ...
 
     def __iter__(self) -> Iterator[BaseTool]:
         """Iterate over the tools that the list has now."""

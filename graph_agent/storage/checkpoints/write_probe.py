@@ -31,7 +31,6 @@ class SupportsWriteProbe(Protocol):
 
         Raises the database's own error if not, such as `sqlite3.Error` or `psycopg.Error`; `OSError` for a full disk.
         """
-        ...
 
 
 def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:

@@ -21,15 +21,12 @@ class CallReceiver(Protocol):
 
     def begin(self) -> None:
         """Begin a new reply."""
-        ...
 
     def receive(self, call: Call) -> None:
         """Receive a native call."""
-        ...
 
     def receive_planned(self, call: Call) -> None:
         """Receive a call of a structured plan, with `needs` as declared."""
-        ...
 
 
 class StreamedCalls:
