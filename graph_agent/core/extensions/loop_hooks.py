@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
@@ -111,6 +111,7 @@ answered.
 """
 
 
+@dataclass(eq=False)
 class LoopHooks(Generic[R]):
     """Passes the replies of one pass through `plan` or `finalize` to the agent's loop hooks, which may rerun the model.
 
@@ -131,26 +132,14 @@ class LoopHooks(Generic[R]):
             messages that the hook adds.
     """
 
-    def __init__(
-        self,
-        hooks: Sequence[LoopHook],
-        work: HookWork,
-        *,
-        record: Callable[[HookWork], None],
-        limit: Callable[[R], LimitMet | None],
-        check_model: Callable[[Any], Awaitable[object]],
-        warn: Callable[[str], None],
-        count_reply: Callable[[AIMessage], None],
-        report: Callable[[str, HookAction, tuple[str, Sequence[Call]], Sequence[AnyMessage]], None],
-    ) -> None:
-        self._hooks = hooks
-        self._work: HookWork = work
-        self._record = record
-        self._limit = limit
-        self._check_model = check_model
-        self._warn = warn
-        self._count_reply = count_reply
-        self._report = report
+    hooks: Sequence[LoopHook]
+    work: HookWork
+    record: Callable[[HookWork], None]
+    limit: Callable[[R], LimitMet | None]
+    check_model: Callable[[Any], Awaitable[object]]
+    warn: Callable[[str], None]
+    count_reply: Callable[[AIMessage], None]
+    report: Callable[[str, HookAction, tuple[str, Sequence[Call]], Sequence[AnyMessage]], None]
 
     async def wrap(self, handler: SendRequest[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
         """Send a request and pass its reply to the hooks in order. Return the reply that counts, its request, and a
@@ -175,24 +164,24 @@ class LoopHooks(Generic[R]):
         first = 0
         while (found := await self._first_plan(first, reply, request)) is not None:
             index, plan, patched = found
-            name = type(self._hooks[index]).__name__
+            name = type(self.hooks[index]).__name__
             if plan.response_override is not None or plan.terminate:
                 action: HookAction = "ended" if plan.response_override is None else "replaced"
-                self._report(name, action, (reply.message.text, reply.calls), ())
+                self.report(name, action, (reply.message.text, reply.calls), ())
                 return reply, request, (name, plan)
             calls = "\n".join(sorted(map(fingerprint, reply.calls)))
             if (refused := self._refusal(index, calls, reply, request)) is None:
-                made = self._work["calls"]
-                self._change(reruns=self._work["reruns"] + 1, calls=[*made, calls] if calls else made)
+                made = self.work["calls"]
+                self._change(reruns=self.work["reruns"] + 1, calls=[*made, calls] if calls else made)
                 kept = common_length(patched.messages, request.messages)
                 added = [*patched.messages[kept:], *plan.keep_messages]
-                self._report(name, "rerun", (reply.message.text, reply.calls), added)
+                self.report(name, "rerun", (reply.message.text, reply.calls), added)
                 reply, request = await handler(replace(patched, depth=request.depth + 1), plan.keep_messages)
                 first = 0
                 continue
-            if index not in self._work["ended"]:
-                self._warn(f"The hook {name} wants the model asked again, but {refused}.")
-                self._change(ended=[*self._work["ended"], index])
+            if index not in self.work["ended"]:
+                self.warn(f"The hook {name} wants the model asked again, but {refused}.")
+                self._change(ended=[*self.work["ended"], index])
             first = index + 1
         return reply, request, None
 
@@ -211,7 +200,7 @@ class LoopHooks(Generic[R]):
             LimitMetError: A limit forbids a rerun of a planning reply; for an answer, a clause is returned. The warning
                 is given before, and the hook gets no more reruns.
         """
-        work, most = self._work, request.settings.max_agentic_loops
+        work, most = self.work, request.settings.max_agentic_loops
         counts = "its last reply counts"
         if index in work["ended"] or calls in work["calls"]:
             return f"the model makes the same calls again; {counts}"
@@ -219,13 +208,13 @@ class LoopHooks(Generic[R]):
         if work["reruns"] >= most:
             asked = f"the model was asked again {work['reruns']} times"
             return f"{asked}, which is all that max_agentic_loops allows; {counts}"
-        if (met := self._limit(reply)) is None:
+        if (met := self.limit(reply)) is None:
             return None
         if request.phase == "answer":
             # There is no other answer to end the input with.
             return f"a limit forbids it; {counts}"
-        name = type(self._hooks[index]).__name__
-        self._warn(
+        name = type(self.hooks[index]).__name__
+        self.warn(
             f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
         )
         self._change(ended=[*work["ended"], index])
@@ -236,8 +225,8 @@ class LoopHooks(Generic[R]):
 
         A hook that fails later then does not undo the change.
         """
-        self._work = {**self._work, **keys}  # type: ignore[typeddict-item]  # keys of HookWork
-        self._record(self._work)
+        self.work = {**self.work, **keys}  # type: ignore[typeddict-item]  # keys of HookWork
+        self.record(self.work)
 
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
         """Ask the hooks in order, and return the first decision that changes something; None if no hook requests a
@@ -258,9 +247,9 @@ class LoopHooks(Generic[R]):
         Raises:
             HookError: A hook with `on_error = "fail"` failed.
         """
-        for index, hook in enumerate(self._hooks[first:], first):
+        for index, hook in enumerate(self.hooks[first:], first):
             # A hook without reruns left may still replace an answer.
-            if index in self._work["ended"] if reply.calls else not sees_answers(hook):
+            if index in self.work["ended"] if reply.calls else not sees_answers(hook):
                 continue
             try:
                 plan = await self._plan_of(hook, reply, request)
@@ -277,9 +266,9 @@ class LoopHooks(Generic[R]):
                 patched = replace(patched, messages=messages, tools=copied(patched.tools))
                 plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
                 if patched.model is not request.model:
-                    await self._check_model(patched.model)
+                    await self.check_model(patched.model)
             except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` selects the response
-                fail_or_skip(hook, error, self._warn)
+                fail_or_skip(hook, error, self.warn)
             else:
                 return index, plan, patched
         return None
@@ -296,13 +285,13 @@ class LoopHooks(Generic[R]):
         response = HookResponse(copied(reply.message), copied(reply.calls), copied(reply.usage))
         # One copy for both methods, so that a hook finds its own changes.
         lent = LazyRequestCopy.of(request)
-        returned = await run_side_call(hook.should_run, response, lent, on_reply=self._count_reply)
+        returned = await run_side_call(hook.should_run, response, lent, on_reply=self.count_reply)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise TypeError(f"should_run returned {returned!r}; return a pair (bool, context)")
         wanted, context = returned
         if not wanted:
             return None
-        plan = await run_side_call(hook.build_plan, context, response, lent, on_reply=self._count_reply)
+        plan = await run_side_call(hook.build_plan, context, response, lent, on_reply=self.count_reply)
         if not isinstance(plan, LoopPlan):
             raise TypeError(f"build_plan returned {plan!r}; return a LoopPlan")
         return plan if plan.response_override is not None or plan.terminate or plan.run_agentic_loop else None

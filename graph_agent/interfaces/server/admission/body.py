@@ -7,6 +7,7 @@ import gc
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import anyio.to_thread
@@ -36,6 +37,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class BodyLimits:
     """ASGI middleware that reads the whole body of a request, within limits, before it calls the application.
 
@@ -52,23 +54,13 @@ class BodyLimits:
             validating millions of values would block every other request.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        max_bytes: int,
-        timeout_s: float,
-        refuse: Callable[[str, ProblemError], Response],
-        slot: Callable[[Scope], AbstractContextManager[None]],
-        json: JsonBounds,
-    ) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
-        self._refuse = refuse
-        self._slot = slot
-        self._json = json
-        self._answered = 0
+    app: ASGIApp
+    max_bytes: int
+    timeout_s: float
+    refuse: Callable[[str, ProblemError], Response]
+    slot: Callable[[Scope], AbstractContextManager[None]]
+    json: JsonBounds
+    _answered: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body of an HTTP request, then call the application with it; other connections are passed on unread.
@@ -79,25 +71,25 @@ class BodyLimits:
         each time the answered bodies have reached `COLLECT_BYTES`.
         """
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         try:
-            with self._slot(scope):
-                async with asyncio.timeout(self._timeout_s):
+            with self.slot(scope):
+                async with asyncio.timeout(self.timeout_s):
                     body = await self._read(scope, receive)
         except TimeoutError:
-            problem = ProblemError("timeout", f"The request's body did not arrive within {self._timeout_s:g} seconds.")
+            problem = ProblemError("timeout", f"The request's body did not arrive within {self.timeout_s:g} seconds.")
         except ProblemError as refused:
             problem = refused
         else:
             if body is not None:
-                await self._app(scope, ReplayedBody(body, receive), send)
+                await self.app(scope, ReplayedBody(body, receive), send)
                 self._answered += len(body)
                 if self._answered >= COLLECT_BYTES:
                     self._answered = 0
                     gc.collect()
             return
-        response = self._refuse(path_of(scope), problem)
+        response = self.refuse(path_of(scope), problem)
         response.headers["connection"] = "close"  # unread bytes of the body must not be parsed as a request
         await response(scope, receive, send)
 
@@ -110,15 +102,15 @@ class BodyLimits:
         """
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > self._max_bytes:
-            raise ProblemError("too_large", str(BodyTooLargeError(self._max_bytes)))
+        if announced.isdigit() and int(announced) > self.max_bytes:
+            raise ProblemError("too_large", str(BodyTooLargeError(self.max_bytes)))
         if (encoding := headers.get(b"content-encoding", b"identity").strip().lower()) not in (b"identity", b""):
             raise InvalidRequestError(
                 f"The request's body is encoded as {encoding.decode('latin-1')[:40]!r}, which this server does not "
                 "decode. Send it without a content-encoding."
             )
         try:
-            return await read_body(receive, self._json, self._max_bytes)
+            return await read_body(receive, self.json, self.max_bytes)
         except JsonBoundsError as error:
             kind: Kind = "too_large" if isinstance(error, TooManyValuesError | BodyTooLargeError) else "invalid"
             raise ProblemError(kind, str(error)) from None

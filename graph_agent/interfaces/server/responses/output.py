@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from graph_agent.base._internal.text import reasoning_text, visible, visible_json
@@ -130,6 +131,7 @@ def error_fields(problem: ProblemError) -> dict[str, Any]:
     return {"code": error["code"], "message": error["message"], "param": error["param"], "error": error}
 
 
+@dataclass(eq=False)
 class ResponseDialect(ChatDialect):
     """Formats one answer as a response object, or as the frames of a stream.
 
@@ -147,40 +149,29 @@ class ResponseDialect(ChatDialect):
         queued: Whether the response starts in the background.
     """
 
-    def __init__(
-        self,
-        response: dict[str, Any],
-        token: str,
-        *,
-        label: str,
-        client_tools: Collection[str] = (),
-        shows_summary: bool = False,
-        shows_encrypted: bool = False,
-        queued: bool = False,
-    ) -> None:
-        self.response = response
-        self.recorded: list[dict[str, Any]] | None = None
-        """List that every event is appended to, for a response in the background; None to record none."""
-        self._sequence = 0
-        """Number of the next event."""
-        self._has_reasoning = False
-        """Whether a reasoning item was begun in this response."""
-        self._reasoning_at: int | None = None
-        """Index of the open reasoning item; None if none is open."""
-        self._summary: str | None = None
-        """Text of the open summary; None if none is open."""
-        self.token = token
-        self._label = label
-        self._client_tools = client_tools
-        self._shows_summary = shows_summary
-        self._shows_encrypted = shows_encrypted
-        self._queued = queued
-        self._text: str | None = None
-        """Text of the open message; None if none is open."""
-        self._phase = "final_answer"
-        """Phase of the open message: `commentary` if calls follow it, else `final_answer`."""
-        self._calls: dict[str, int] = {}
-        """Id of a call of the agent's own tools → index of its item, while it has no result."""
+    response: dict[str, Any]
+    token: str
+    label: str
+    client_tools: Collection[str] = ()
+    shows_summary: bool = False
+    shows_encrypted: bool = False
+    queued: bool = False
+    recorded: list[dict[str, Any]] | None = None
+    """List that every event is appended to, for a response in the background; None to record none."""
+    _sequence: int = 0
+    """Number of the next event."""
+    _has_reasoning: bool = False
+    """Whether a reasoning item was begun in this response."""
+    _reasoning_at: int | None = None
+    """Index of the open reasoning item; None if none is open."""
+    _summary: str | None = None
+    """Text of the open summary; None if none is open."""
+    _text: str | None = None
+    """Text of the open message; None if none is open."""
+    _phase: str = "final_answer"
+    """Phase of the open message: `commentary` if calls follow it, else `final_answer`."""
+    _calls: dict[str, int] = field(default_factory=dict)
+    """Id of a call of the agent's own tools → index of its item, while it has no result."""
 
     @property
     def _output(self) -> list[dict[str, Any]]:
@@ -193,10 +184,10 @@ class ResponseDialect(ChatDialect):
 
         The status of the response changes with them, and is `in_progress` at the end.
         """
-        if self._queued:
+        if self.queued:
             self.response["status"] = "queued"
         yield self.snapshot("response.created")
-        if self._queued:
+        if self.queued:
             yield self.snapshot("response.queued")
             self.response["status"] = "in_progress"
         yield self.snapshot("response.in_progress")
@@ -238,7 +229,7 @@ class ResponseDialect(ChatDialect):
         match event["type"]:
             case "plan" if event["calls"]:
                 self._phase = "commentary"
-            case "tool_call" if event["name"] not in self._client_tools:
+            case "tool_call" if event["name"] not in self.client_tools:
                 yield from self._own_call(event["id"], event["name"], event["arguments"])
             case "delegation_request":
                 yield from self._own_call(event["id"], str(call_name(event)), {"task": event["task"]})
@@ -323,7 +314,7 @@ class ResponseDialect(ChatDialect):
         is begun, without text.
         """
         yield from self.break_frames()
-        if not self._shows_summary:
+        if not self.shows_summary:
             yield from self._begin_reasoning() if self._reasoning_at is None else ()
             return
         if self._summary is None:
@@ -341,10 +332,10 @@ class ResponseDialect(ChatDialect):
         """
         blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
         text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
-        is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
+        is_shown = (self.shows_encrypted and blocks) or (self.shows_summary and text)
         if is_shown and not self._has_reasoning:
             yield from self.reasoning_frames(text) if text else self._begin_reasoning()
-        if self._reasoning_at is not None and self._shows_encrypted and blocks:
+        if self._reasoning_at is not None and self.shows_encrypted and blocks:
             self._output[self._reasoning_at]["encrypted_content"] = encoded(blocks)
         yield from self._end_reasoning()
 
@@ -364,7 +355,7 @@ class ResponseDialect(ChatDialect):
             yield self._summary_event("text.done", text=self._summary)
             yield self._summary_event("part.done", part=part)
             self._output[self._reasoning_at]["summary"], self._summary = [part], None
-            if not self._shows_encrypted:
+            if not self.shows_encrypted:
                 yield from self._end_reasoning()
 
     def _end_reasoning(self) -> Iterable[str]:
@@ -427,7 +418,7 @@ class ResponseDialect(ChatDialect):
                 "type": "mcp_approval_request",
                 "name": visible(approval["name"]),
                 "arguments": visible_json(approval["arguments"]),
-                "server_label": self._label,
+                "server_label": self.label,
             }
         )
         yield self._done(len(self._output) - 1)
@@ -444,7 +435,7 @@ class ResponseDialect(ChatDialect):
             "id": self._id("mcp"),
             "type": "mcp_call",
             "status": "in_progress",
-            "server_label": self._label,
+            "server_label": self.label,
             "name": name,
             "arguments": "",
             "output": None,
