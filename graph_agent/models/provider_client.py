@@ -64,10 +64,8 @@ class ProviderToolClient(ModelClient):
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
-        mode: Mode,
-        quiet: bool,
-        schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
+        **options: Any,
     ) -> AIMessage:
         """Send one request and return the reply, like `ModelClient.ask`, whose arguments it has.
 
@@ -76,7 +74,7 @@ class ProviderToolClient(ModelClient):
         # The watch is what forbids to send a request again.
         watch = watch or StreamWatch()
         with self._guarded(watch):
-            return await super().ask(phase, request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
+            return await super().ask(phase, request, settings, watch=watch, **options)
 
     def _in_own_terms(self, reply: AIMessage) -> AIMessage:
         return self._recorded(super()._in_own_terms(reply))

@@ -16,7 +16,6 @@ from typing import Any, Literal, LiteralString
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
@@ -294,11 +293,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         return await super().aget_delta_channel_history(config=config, channels=channels)
 
     async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: dict[str, Any]
     ) -> RunnableConfig:
         """Store a checkpoint, and return its config.
 

@@ -23,7 +23,6 @@ from typing import Any, LiteralString, TypeVar, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
-    ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
@@ -149,11 +148,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         return found
 
     async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: dict[str, Any]
     ) -> RunnableConfig:
         """Store a checkpoint, and return its config as LangGraph's saver does.
 

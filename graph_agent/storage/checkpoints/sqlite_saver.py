@@ -206,11 +206,7 @@ class SharedSqliteSaver(SqliteSaver):
         return await sqlite_threads(self.database, group, after, limit)
 
     def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: dict[str, Any]
     ) -> RunnableConfig:
         """Store and commit a checkpoint, and return its config; blocks.
 
@@ -221,11 +217,7 @@ class SharedSqliteSaver(SqliteSaver):
         return stored
 
     async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: dict[str, Any]
     ) -> RunnableConfig:
         """Store a checkpoint, and return its config.
 
