@@ -334,7 +334,7 @@ class EditorSession:
                     parts = self._session.stream_resume(answers, reasoning=True)
                     continue
             if self._cancelled:
-                await self._settle(count)
+                await self._abort_waiting(count)
                 return schema.PromptResponse(stop_reason="cancelled")
             if waiting or result is None:
                 await self.send([conversion.agent_message(conversion.interrupt_question(waiting))])
@@ -421,7 +421,7 @@ class EditorSession:
         self._cancelled = self._cancelled or decision is None
         return decision
 
-    async def _settle(self, count: int) -> None:
+    async def _abort_waiting(self, count: int) -> None:
         """Abort a session that waits for an answer, and send the client the results that its open calls receive.
 
         Args:

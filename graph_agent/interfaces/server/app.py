@@ -128,8 +128,9 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         """Open the agent and its services while the application runs, and close them when it stops.
 
-        The protocols A2A and MCP are opened at their first request; if only A2A is served, or the application shares
-        the server of `langgraph dev`, A2A is opened at once.
+        Meanwhile the services are in the application's state. The protocols A2A and MCP are opened at their first
+        request; if only A2A is served, or the application shares the server of `langgraph dev`, A2A is opened at once.
+        With `handle_signals`, SIGTERM drains the runs.
         """
         limits, streams, tasks = limits_of(settings, shared)
         async with (

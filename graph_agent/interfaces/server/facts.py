@@ -53,7 +53,7 @@ def memory_of(server: Services, name: str) -> tuple[Memory, str]:
     return memory, caller
 
 
-def _shown(fact: Fact) -> models.FactReply:
+def _reply_of(fact: Fact) -> models.FactReply:
     """Return a fact in the form of the API."""
     return models.FactReply(id=fact.id, content=fact.content, updated=fact.updated, forgotten=fact.forgotten)
 
@@ -82,7 +82,7 @@ async def list_facts(
         found = [*(await memory.get(caller, id)).values()]
     else:
         found = await memory.facts(caller, search, limit=limit, offset=offset)
-    return models.FactList(facts=[_shown(fact) for fact in found])
+    return models.FactList(facts=[_reply_of(fact) for fact in found])
 
 
 @router.patch("/memory/facts/{fact_id}")
@@ -90,7 +90,7 @@ async def edit_fact(fact_id: _FactId, body: FactText, sender: Sender, server: Re
     """Replace the text of a fact of the caller. The status is 404 if there is no such fact."""
     memory, caller = memory_of(server, sender.name)
     try:
-        return _shown(await memory.edit(caller, fact_id, body.content))
+        return _reply_of(await memory.edit(caller, fact_id, body.content))
     except UnknownFactError as unknown:
         raise ProblemError("not_found", str(unknown)) from None
     except InputError as error:

@@ -68,7 +68,9 @@ async def preview_fork(
     server: RequestServices,
     seq: Annotated[int, Query(ge=-1, le=2**31, description="Index of the last event that the fork would copy.")],
 ) -> models.OmittedCalls:
-    """Return the calls that a fork would leave out, without forking, so that a person can be asked first."""
+    """Return the calls with possible side effects that a fork would leave out, without forking, so that a person can be
+    asked first.
+    """
     # Imported here: it loads the code of exports.
     from graph_agent.session.forks import left_out_calls
 

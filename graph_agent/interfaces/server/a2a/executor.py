@@ -345,7 +345,7 @@ class GraphExecutor(AgentExecutor):
                 )
                 self._follow_ups.add(follow_up)
                 follow_up.add_done_callback(self._follow_ups.discard)
-        await self._settle(result, reporter)
+        await self._report_end(result, reporter)
 
     async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock, user: str) -> None:
         """Wait for the conversation's lock, and run the session's queued follow-ups, i.e. inputs that belong to no
@@ -416,7 +416,10 @@ class GraphExecutor(AgentExecutor):
         return {**self._context, "caller": user} if identified else self._context
 
     def _session(self, context: RequestContext, scope: RunHandle) -> Session:
-        """Return the session of a request's conversation, with the limits that a delegating agent has sent.
+        """Return the session of a request's conversation, with the limits that a delegating agent has sent in the
+        message.
+
+        Raises `InvalidParamsError` if the request has no task id or conversation id.
 
         Args:
             context: The SDK's context of the request.
@@ -467,7 +470,7 @@ class GraphExecutor(AgentExecutor):
                 await reporter.part(part)
         return None
 
-    async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
+    async def _report_end(self, result: RunResult | None, reporter: TaskReporter) -> None:
         """Report the end of a task from the result of its run.
 
         The task asks a question if the run has interrupts; otherwise it is cancelled after an abort, failed after a

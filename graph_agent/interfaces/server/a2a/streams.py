@@ -20,8 +20,9 @@ The SDK's own queue holds 1,024 updates, each with a copy of the task.
 async def bounded_stream(updates: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
     """Yield the updates of a task, which are read from the SDK without waiting for the subscriber.
 
-    So a subscriber that reads slowly delays neither the task nor other subscribers. If more than 4 MB
-    (`MOST_WAITING_BYTES`) wait, they are dropped and `InternalError` is raised. Closing the stream closes `updates`.
+    So a subscriber that reads slowly delays neither the task nor other subscribers. If several updates with more than 4
+    MB (`MOST_WAITING_BYTES`) wait, they are dropped and `InternalError` is raised. Exceptions of `updates` are raised
+    after the updates before them. Closing the stream closes `updates`.
     """
     waiting: deque[tuple[Event, int]] = deque()
     total, changed = 0, asyncio.Event()

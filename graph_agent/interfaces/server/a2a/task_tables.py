@@ -118,8 +118,9 @@ async def _widen(engine: AsyncEngine) -> None:
 
 
 def _engine(url: str) -> AsyncEngine:
-    """Return the SQLAlchemy engine of a database; raise `ConfigError` for a URL of an unknown kind, or a file that
-    cannot be used.
+    """Return the SQLAlchemy engine of a database: for `sqlite:///FILE`, or for PostgreSQL with up to 10 connections.
+
+    Raises `ConfigError` for a URL of another kind, or a file that cannot be used.
     """
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import create_async_engine

@@ -63,7 +63,7 @@ class RequestLimits:
         self._started: dict[str, deque[float]] = {}
 
     def enter(self, caller: str, *, starts: bool = True) -> None:
-        """Count a request as active until `leave` is called.
+        """Count a request as active until `leave` is called. A request that is refused is not counted at all.
 
         Args:
             caller: Name of the caller.

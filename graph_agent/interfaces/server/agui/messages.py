@@ -396,15 +396,15 @@ def delegations(interrupts: Sequence[GraphInterrupt]) -> dict[str, list[str]]:
     for each in interrupts:
         value = each.value
         if isinstance(value, Mapping) and isinstance(value.get("delegation"), str):
-            found.setdefault(value["delegation"], []).extend(ids_of(each))
+            found.setdefault(value["delegation"], []).extend(agui_ids(each))
     return found
 
 
-def ids_of(interrupt: GraphInterrupt) -> list[str]:
-    """Return the ids of the AG-UI interrupts that one interrupt of the graph becomes: `INTERRUPT:CALL` for each call of
-    an approval request.
+def agui_ids(interrupt: GraphInterrupt) -> list[str]:
+    """Return the ids of the AG-UI interrupts that one interrupt of the graph becomes.
 
-    A question of another kind has the interrupt's own id. A call of the client's own tools has no AG-UI interrupt.
+    `INTERRUPT:CALL` for each call of an approval request, and the interrupt's own id for another question. A call of
+    the client's own tools has none.
     """
     if is_client_call(interrupt):
         return []
@@ -414,7 +414,7 @@ def ids_of(interrupt: GraphInterrupt) -> list[str]:
     return [f"{interrupt.id}:{call['id']}" for call in calls_of_request(request)]
 
 
-def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[Interrupt]:
+def agui_interrupts(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[Interrupt]:
     """Return open interrupts of the graph as AG-UI interrupts, in order. Calls of the client's own tools are left out.
 
     An approval question becomes one interrupt for each call (`tool_call`), with the form of the answer and the call in
@@ -448,7 +448,7 @@ def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[In
                 )
             )
             continue
-        for id_, call in zip(ids_of(each), calls_of_request(request), strict=True):
+        for id_, call in zip(agui_ids(each), calls_of_request(request), strict=True):
             found.append(
                 Interrupt(
                     id=id_,
@@ -467,10 +467,8 @@ def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[In
 
 
 def _question(call: HeldCall, error: str | None) -> str:
-    """Return the text that asks about a call: its name and arguments, and its description if it has one.
-
-    Args:
-        error: Why the last answer was refused, for a last line; None if there was none or it was accepted.
+    """Return the text that asks about a call: its name and arguments, its description if it has one, and why the last
+    answer was refused (`error`), unless that is None.
     """
     lines = [f"{visible(call['name'])} {visible_json(call['arguments'])}", visible(call.get("description", ""))]
     if error is not None:
@@ -530,7 +528,7 @@ def resume_answers(
     # The dict keeps one answer of each, so an interrupt was answered twice.
     if len(entries) < len(resume):
         raise InvalidRequestError("resume: an interrupt has two answers; send one.", "resume")
-    open_ids = [id_ for each in interrupts for id_ in ids_of(each)]
+    open_ids = [id_ for each in interrupts for id_ in agui_ids(each)]
     decided = {each["id"] for each in events if each["type"] == "approval_decision"}
     ignored = [id_ for id_ in entries if id_ not in open_ids and _is_received(id_, decided, bool(events), open_ids)]
     if unknown := [id_ for id_ in entries if id_ not in open_ids and id_ not in ignored]:
@@ -550,11 +548,11 @@ def resume_answers(
     for each in interrupts:
         request = request_of(each)
         if request is None:
-            for id_ in ids_of(each):
+            for id_ in agui_ids(each):
                 entry = entries[id_]
                 answers[each.id] = ABANDONED if entry.status == "cancelled" else entry.payload
             continue
-        for index, (id_, call) in enumerate(zip(ids_of(each), calls_of_request(request), strict=True)):
+        for index, (id_, call) in enumerate(zip(agui_ids(each), calls_of_request(request), strict=True)):
             decisions[each.id[:8], index] = dict(_decision(entries[id_], call["name"]))
     return {**answers, **answers_to_approvals(interrupts, decisions)}, ignored
 
@@ -574,10 +572,11 @@ def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids:
 
 
 def _decision(entry: ResumeEntry, name: str) -> Decision:
-    """Convert an answer to the decision on the call `name`. Whether the call allows the decision is checked later.
+    """Convert an answer to the decision on the call `name`; whether the call allows it is checked later.
 
-    A cancelled question rejects the call; a plain boolean stands for `approved`. Of a call that is not approved,
-    `response` takes precedence over `reason`. Raises `InvalidRequestError` if the payload does not match `answer_form`.
+    A cancelled entry rejects the call, and a boolean stands for `approved`. True approves the call, or edits it to
+    `editedArgs`. False makes `response` its result, or rejects it with `reason`. Raises `InvalidRequestError` for
+    another payload.
     """
     if entry.status == "cancelled":
         return reject(ABANDONED)

@@ -21,12 +21,12 @@ from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.interfaces.server.agui.messages import (
     CallNames,
     ClientView,
+    agui_interrupts,
     content_text,
     delegations,
     given_results,
     json_of,
     own_held_calls,
-    presented,
     result_id,
     snapshot_of,
 )
@@ -223,7 +223,8 @@ class Projection:
     def end(
         self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
     ) -> Iterator[core.BaseEvent]:
-        """Yield the last events of a run: the part of the answer that was not streamed, then the events of `finish`.
+        """Yield the last events of a run: the part of the answer that was not streamed, unless a question is open,
+        whose text it would be, then the events of `finish`.
 
         Args:
             outcome: How the run ended.
@@ -264,7 +265,7 @@ class Projection:
         pending = [each.value for each in interrupts if is_client_call(each)]
         for call in pending:
             yield from self._announce(call["id"], call["name"], call["arguments"])
-        asked = presented(interrupts, self._names)
+        asked = agui_interrupts(interrupts, self._names)
         waiting = {self._names.of(id_): ids for id_, ids in delegations(interrupts).items()}
         # Before the step, in which they were started.
         yield from self._close_subagents(waiting)

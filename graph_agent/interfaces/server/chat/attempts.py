@@ -27,7 +27,7 @@ from graph_agent.base.errors import SessionBusyError
 from graph_agent.base.input_ids import InputId, digest_of, input_id_in
 from graph_agent.interfaces.server.admission.body import run_in_thread
 from graph_agent.interfaces.server.admission.gate import Caller
-from graph_agent.interfaces.server.chat.run_spec import RunSpec, as_shown, pending_names, resolve_run
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, pending_names, resolve_run, with_output_options
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.host import Host, all_items, thread_token
 from graph_agent.interfaces.server.problems import stopping
@@ -72,7 +72,7 @@ def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _read(
+def _mark_and_messages(
     content: bytes, headers: Mapping[str, str], messages: list[AnyMessage], parsed: Sequence[Any]
 ) -> tuple[InputId, list[AnyMessage]]:
     """Return the mark of a request, which is equal when the request is repeated, and its messages.
@@ -158,7 +158,7 @@ class Attempt:
         An input that failed continues from the newest checkpoint before its failure, unless calls are open there.
         """
         thread = self.caller.pending_thread(name)
-        spec = as_shown(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
+        spec = with_output_options(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
         newest = await self.host.saver.aget_tuple(spec.config)
         if newest is None or input_id_in(newest.metadata) != self.mark:
             return None
@@ -285,7 +285,7 @@ async def attempt_of(
     # Without keys, credentials are all that distinguishes users.
     credentials = {name: each.get_secret_value() for name, each in host.credentials_of(http_request).items()}
     parsed = (*parsed, credentials)
-    mark, sent = await run_in_thread(http_request, _read, content, http_request.headers, messages, parsed)
+    mark, sent = await run_in_thread(http_request, _mark_and_messages, content, http_request.headers, messages, parsed)
     attempt = Attempt(host, caller, mark)
 
     async def refuse_if_gone() -> None:

@@ -191,7 +191,7 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
     token = token_of_key(caller, mark.id)
-    spec = as_shown(_repeated(host, caller, request, token), request)
+    spec = with_output_options(_repeated(host, caller, request, token), request)
     seen = await InputDeduplicator(host.saver, host.kept.aget_state, spec.thread).seen(mark)
     if seen is None or (seen == "recorded" and open_interrupts(await host.kept.aget_state(spec.config))):
         spec = await resolve_run(host, caller, request)
@@ -239,7 +239,7 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
     host.check_agentic_loops(request.options.get("max_agentic_loops"))
     spec = await _resolve(host, caller, request)
     spec.scope.before, spec.scope.warnings = request.before, warnings
-    return as_shown(spec, request)
+    return with_output_options(spec, request)
 
 
 def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
     )
 
 
-def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
+def with_output_options(spec: RunSpec, request: ChatRequest) -> RunSpec:
     """Return a run with the request's choices of what is sent: reasoning, calls, ids, and how errors name the
     session.
     """
@@ -308,10 +308,11 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
 
 
 async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
-    """Return the run of a request in its session: a new input, results, decisions or an answer.
+    """Return the run of a request in its session: with results or decisions that it waits for, else with the answer to
+    its question, else with a new input.
 
-    A request with another history than the session runs in a thread of its own. Raises `InvalidRequestError` if the
-    request has nothing new, or results that nothing waits for.
+    A request with another history than the session, or with results of other calls in its own history, runs in a thread
+    of its own. Raises `InvalidRequestError` if it has nothing new, or results that nothing waits for.
     """
     spec = RunSpec(
         host.kept, caller.thread(session_id), None, request.context(), session_id, call_token=request.call_token
@@ -344,11 +345,10 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
 
 
 async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
-    """Return the run that receives a user message as decisions on waiting calls.
+    """Return the run that receives the text of the new user messages as decisions on the waiting calls.
 
-    If it is not a decision, the question is repeated.
-
-    Raises `InvalidRequestError` if no call waits.
+    If it is no decision, the run asks the question again, with the reason. Raises `InvalidRequestError` if no call
+    waits.
     """
     asked = [each for each in open_interrupts(state) if request_of(each) is not None]
     if not asked:
@@ -590,7 +590,7 @@ def answers_to_approvals(
 
 
 def pending_question(messages: Sequence[AnyMessage]) -> str | None:
-    """Return the thread's name in the marked question that a conversation's last messages answer; None without one."""
+    """Return the token in the marker that ends the newest answer, if only user messages follow it; otherwise None."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             found = _MARKER.search(message.text[-60:])

@@ -190,7 +190,8 @@ class _Endpoint:
         """Return the response to a request of a protocol version without a handshake.
 
         Another method than POST has status 405, a notification 202. An invalid request is answered with a JSON-RPC
-        error, a call of the tool with a stream of events, any other request with JSON.
+        error, a call of the tool with a stream of events, any other request with JSON. The code of an error determines
+        the status.
         """
         if request.method != "POST":
             return Response(status_code=405, headers={"allow": "POST"})

@@ -255,10 +255,10 @@ def input_of(items: Sequence[schemas.InputItem], token: str) -> list[dict[str, A
     """Return a request's items in the form in which they are stored: with an id, made of `token` if they have none, and
     texts as parts.
     """
-    return [_stored(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
+    return [_stored_item(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
 
 
-def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
+def _stored_item(item: schemas.InputItem, id_: str) -> dict[str, Any]:
     """Return an item in the form in which it is stored: with the id `id_` if it has none, without fields that are None.
 
     A message also gets the status `completed`, and its text becomes a part.

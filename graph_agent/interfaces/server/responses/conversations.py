@@ -247,7 +247,7 @@ async def create_conversation(
     body = body or CreateConversation(items=None)
     token = record_token()
     id_ = conversation_id(token)
-    items = _checked(body.items or [], server, token)
+    items = _checked_items(body.items or [], server, token)
     await owned.put({"id": id_, "created_at": int(time.time()), "metadata": body.metadata or {}})
     await owned.append(id_, items, pending=True)
     return await _conversation(owned, id_)
@@ -300,7 +300,7 @@ async def create_items(
     for an unknown conversation, 400 for an item that no response could use.
     """
     await owned.get(conversation_id)
-    items = _checked(body.items, server, record_token())
+    items = _checked_items(body.items, server, record_token())
     await owned.append(conversation_id, items, pending=True)
     return item_page(items, limit=len(items), order="asc", after=None)
 
@@ -325,7 +325,7 @@ async def delete_item(conversation_id: _ConversationId, item_id: _ItemId, owned:
     return await _conversation(owned, conversation_id)
 
 
-def _checked(items: list[Any], server: Services, token: str) -> list[dict[str, Any]]:
+def _checked_items(items: list[Any], server: Services, token: str) -> list[dict[str, Any]]:
     """Return items in the form in which they are stored, after checking that a response can use them.
 
     Raises `ProblemError` if there are too many, or one is invalid.

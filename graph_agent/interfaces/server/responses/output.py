@@ -402,7 +402,7 @@ class ResponseDialect(ChatDialect):
 
     def _content(self, item: Mapping[str, Any], index: int) -> Iterable[str]:
         """Yield the frames about the content of an item; `index` is its position in the output."""
-        for type_, fields in _pieces(item):
+        for type_, fields in _content_events(item):
             yield self._event(f"response.{type_}", item_id=item["id"], output_index=index, **fields)
 
     def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
@@ -556,7 +556,7 @@ def replayed_events(response: dict[str, Any]) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _content_events(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the events between the start and the end of a complete item, as pairs of the type, without `response.`, and
     the fields.
 

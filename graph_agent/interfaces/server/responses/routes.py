@@ -144,7 +144,7 @@ class ResponsesEndpoint:
                 return answer
         async with key.claimed() if key is not None else nullcontext():
             first = await key.first() if key is not None else None
-            if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
+            if first is not None and (answer := await self._stored_response(body, records, first["token"])) is not None:
                 return answer
             token = first["token"] if first is not None else (attempt and attempt.token) or unstored or record_token()
 
@@ -219,7 +219,7 @@ class ResponsesEndpoint:
         record = await records.find(str(attempt.token))
         if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
             return None
-        if (answer := await self._stored(body, records, str(attempt.token))) is not None:
+        if (answer := await self._stored_response(body, records, str(attempt.token))) is not None:
             attempt.is_answered = True
             await attempt.aclose()
         return answer
@@ -258,7 +258,7 @@ class ResponsesEndpoint:
         given = [schemas.InputItem.model_validate(item) for item in conversation.pending] if conversation else []
         return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
 
-    async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
+    async def _stored_response(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
         """Return the stored response with a token, whole or as a stream, with a header that it is repeated.
 
         None if it is not stored, or still runs in the foreground of another request. A background response that still

@@ -270,8 +270,10 @@ def is_agent(tool: FunctionTool, name: str) -> bool:
 
 
 def options_of(body: CreateResponse) -> dict[str, Any]:
-    """Return the fields of the run's context that a request sets; those that it leaves out are absent. Raises
-    `InvalidRequestError` if one is invalid.
+    """Return the fields of the run's context that a request sets: sampling, limits, reasoning effort, the answer's
+    schema, and which functions must be called. Those that it leaves out are absent.
+
+    Raises `InvalidRequestError` if the schema or the tool choice is invalid.
     """
     answer_format = body.text.format if body.text else None
     kind, schema = (answer_format.type, answer_format.schema_) if answer_format else (None, None)
