@@ -181,10 +181,8 @@ async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
-    """If calls and results repeat, notify the model, then withhold the tools, then end. Returns None unless planning
-    ends.
-
-    Also reports a person's edits of the finished wave to the model.
+    """If calls and results repeat after a second wave, notify the model, then withhold the tools, then end. Returns
+    None unless planning ends. Reports a person's edits before. Does nothing unless a wave has just finished.
     """
     if not update.state.get("wave_finished"):
         return None
@@ -203,7 +201,7 @@ async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def end_without_tools(update: PlanUpdate) -> PlanDecision | None:
-    """Conclude the input as completed, without a request, if the agent has no tools, delegates and hooks; else None."""
+    """Publish events and conclude the input as completed, if the agent has no tools, delegates and hooks; else None."""
     if update.deps.plans:
         return None
     update.publish_events()

@@ -336,7 +336,11 @@ class ModelClient:
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, schema: dict[str, Any] | None
     ) -> ExampleAnswers:
         """Choose the form in which the example turns of text mode show an answer, to match the requested form of the
-        reply."""
+        reply: text or, if `form` is set, an object.
+
+        For an answer without `schema`, it is the one after results; for a plan, that of a direct answer. No answer is
+        shown if planning cannot answer (`compose`) or the user's `schema` defines its form.
+        """
         if phase == "answer" and schema is None:
             return "result" if form is None else "result object"
         if settings.finalize == "compose" or schema is not None:

@@ -168,7 +168,10 @@ def check_provider_tools(
 
 
 def is_offered(tool: ProviderTool, model: BaseChatModel, rules: WireRules) -> bool:
-    """Whether a model's endpoint runs a tool, and the model's client can send it there."""
+    """Whether a model's endpoint runs a tool, and the model's client can send it there.
+
+    OpenAI's client can only if the request would use the Responses API.
+    """
     if tool.api not in rules.provider_tools:
         return False
     is_client = tool.api == "openai" and hasattr(model, "_use_responses_api")

@@ -88,7 +88,14 @@ def with_uncertain_calls(asked: GraphInterrupt, task: Task) -> GraphInterrupt:
 
 
 def _with_marks(value: Mapping[str, Any], held: Sequence[HeldCall]) -> dict[str, Any]:
-    """Return the value of an interrupt with the descriptions of its calls, and which are uncertain."""
+    """Return the value of an interrupt with the descriptions of its calls, and which are uncertain.
+
+    `uncertain` is True for an approval of a single call, else a list with one boolean for each call.
+
+    Args:
+        value: The value: LangChain's approval of a single call, or an approval request.
+        held: The calls, in the order of the request.
+    """
     if is_single_call(value):
         return {**value, "description": held[0].get("description", ""), "uncertain": True}
     texts = [{"description": call["description"]} if "description" in call else {} for call in held]

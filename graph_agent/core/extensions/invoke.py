@@ -578,7 +578,7 @@ class ToolRetry(BaseModel):
             raise ConfigError(explain(error, where, cls)) from None
 
     def wait_s(self, attempt: int) -> float:
-        """Return the seconds to wait after attempt number `attempt`, counted from 1; random with `jitter`."""
+        """Return the seconds to wait after attempt `attempt` (from 1), `max_interval` at most; random with `jitter`."""
         longest = min(self.initial_interval, self.max_interval)
         for _ in range(attempt - 1):
             longest = min(longest * self.backoff_factor, self.max_interval)

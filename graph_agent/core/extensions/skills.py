@@ -52,7 +52,8 @@ def open_skills(folders: Sequence[str | Path]) -> SkillSet:
         folders: Paths, each of a skill or of a folder that holds skills; relative to the working directory.
 
     Raises:
-        ConfigError: A folder holds no skill, a skill is invalid, or two have the same name.
+        ConfigError: `folders` is no list of paths, a folder holds no skill, a skill is invalid, or two have the same
+            name.
     """
     if isinstance(folders, str | Path) or not isinstance(folders, Sequence):
         raise ConfigError(f"skills={folders!r}: give a list of folders, such as ['skills'].")
@@ -233,7 +234,9 @@ def _is_hidden(char: str) -> bool:
 
 
 def _shortened(text: str, most: int) -> str:
-    """Return the beginning of a text with at most `most` bytes in UTF-8, cut between words if possible."""
+    """Return a text of at most `most` bytes in UTF-8; a longer one is cut, between words if possible, and ends with
+    `…`.
+    """
     raw = text.encode()
     if len(raw) <= most:
         return text

@@ -395,7 +395,10 @@ class Toolbox:
         return ToolSchemas(names, lambda: [*map(openai_schema, tools), *others])
 
     def marks(self, name: str) -> dict[str, Any]:
-        """Return a tool's marks, e.g. `{"effect": "read", "timeout_s": 5}`; empty for a delegate or an unknown name."""
+        """Return a tool's marks, e.g. `{"effect": "read", "timeout_s": 5}`; empty for a delegate or an unknown name.
+
+        A client tool, which the program runs outside of the agent, has the marks `{"effect": "read"}`.
+        """
         if name in self.client_tools:
             return {"effect": "read"}  # the call is only an interrupt; the client runs the tool
         tool = self.tools.get(name)

@@ -272,8 +272,8 @@ def _as_planned(call: Call, known: Call | None) -> Call:
 
 
 def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
-    # A hook may have answered a call and then removed it.
     """Record a `denied` result event for each call that hooks removed, unless the history has a result of it."""
+    # A hook may have answered a call and then removed it.
     answered = {each.tool_call_id for each in update.history if isinstance(each, ToolMessage)}
     for call in calls:
         if call["id"] not in answered:

@@ -202,7 +202,9 @@ class PredictedRequest:
         return fitted(use_summary(request, stored)).request
 
     def _tail(self, request: NextRequest) -> list[AnyMessage]:
-        """Return the results of the wave, with a notice for the pending one."""
+        """Return the results of the wave in the order of its calls, with a notice in place of the pending one that
+        describes how to wait for it.
+        """
         text = _PENDING.format(_HOW_TO_WAIT.get(request.mode, _REPLY_WAIT))
         pending = ToolMessage(json.dumps(text), tool_call_id=self.pending["id"], name=self.pending["name"])
         order = [call["id"] for call in self.task.state["ready"]]

@@ -552,7 +552,11 @@ class PlanUpdate:
         self.loop["outcome"] = outcome
 
     def as_pairs(self) -> list[tuple[str, Any]]:
-        """Return the state update as pairs of field and value, and store the working time in the loop state."""
+        """Return the state update as pairs of field and value.
+
+        With a deadline, the working time is stored in the loop state. If the last event ends the input (`limit` or
+        `error`), the model calls that no event reports yet are added to it.
+        """
         if self.settings.deadline_s is not None:
             self.loop["worked_s"] = round(self.run.stop.worked_s(self.loop.get("worked_s", 0.0)), 3)
         # No later event of this input would report these calls.

@@ -141,6 +141,9 @@ class GrowingDelta(DeltaChannel[list[Any]]):
     def is_copy_due(self, updates: int, supersteps: int) -> bool:
         """Whether to write a full copy now. The answer changes nothing, as LangGraph asks several times about one copy.
 
+        True if the list has at least doubled since the last copy, after `snapshot_frequency` updates or more, and after
+        `_MOST_STEPS` supersteps in any case; False without a list.
+
         Args:
             updates: Updates since the last full copy; 0 right after one.
             supersteps: Supersteps since the last full copy.

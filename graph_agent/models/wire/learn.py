@@ -48,7 +48,7 @@ class _About:
         self._name = re.compile(rf"\b{name}\b", re.IGNORECASE)
 
     def search(self, words: str) -> bool:
-        """Whether the message refuses the thing with this name."""
+        """Whether the message refuses the thing with this name, i.e. has words of refusal near it."""
         return any(
             _REFUSED.search(words, max(0, found.start() - _REACH), found.end() + _REACH) is not None
             for found in itertools.islice(self._name.finditer(words), _MOST_NAMES)
@@ -241,9 +241,7 @@ class Endpoint:
     ) -> Lesson | None:
         """Return the first change that an error message suggests and that would give another request.
 
-        None if there is none.
-
-        Nothing is changed yet; see `keep`.
+        None if there is none. Fields that the user has set are not changed. Nothing is changed yet; see `keep`.
 
         Args:
             words: The error message.

@@ -199,7 +199,11 @@ class Scanner:
         return start, end
 
     def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
-        """Record the calls after an opening tag, or the damage if there are none; return where the scan continues."""
+        """Record the calls after an opening tag, and return where the scan continues.
+
+        Without calls, the tag is noted as damage if it begins a line, or is a special token that is not in quotes; the
+        scan then continues after it.
+        """
         if payload is None:
             start = opener.start()
             if self._begins_line(start) or (_TOKEN.match(opener[0]) and not self._text.endswith(_QUOTES, 0, start)):
@@ -226,9 +230,8 @@ class Scanner:
         return not self._text[max(0, at - _LOOK_BACK) : at].rpartition("\n")[2].strip()
 
     def _tag(self, opener: re.Match[str]) -> int:
-        """Parse the calls after an opening tag; a tag that contains another tag is skipped with it.
-
-        Returns where to continue.
+        """Parse the calls after an opening tag, and return where the scan continues. Before another tag, this tag is
+        only remembered, so that it is cut together with the call in the other one.
         """
         inner = _OPENER.match(self._text, self._after_space(opener.end()))
         if inner is None or inner.lastgroup not in ("tag", "function"):

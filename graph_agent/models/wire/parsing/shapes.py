@@ -212,7 +212,10 @@ def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | Non
 
 
 def _keyed(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
-    """Return a call in Apertus's form: an object with one key, the name, and the arguments as its value; else None."""
+    """Return a call in Apertus's form: an object with one key, the name, and the arguments as its value; else None.
+
+    None also outside of a block for calls, and for an unknown name if tools are known.
+    """
     if not context.trusted or len(item) != 1:
         return None
     ((name, arguments),) = item.items()
