@@ -133,7 +133,7 @@ class ModelClient:
         Names of former tools stay known, because the history may contain calls of them.
 
         Raises:
-            ConfigError: Two tool names, of present or former tools, have the same alias.
+            ConfigError: Two tool names, of present or former tools, have the same alias (name that providers accept).
         """
         self.schemas = ToolSchemas.of(schemas)
         """The offered tools, under their own names."""
@@ -157,7 +157,7 @@ class ModelClient:
             tool_choice: The tool choice of plans; None keeps that of this client.
 
         Raises:
-            ConfigError: Two tool names have the same alias.
+            ConfigError: Two tool names have the same alias (name that providers accept).
         """
         other = copy.copy(self)
         other.offer(schemas)
@@ -516,7 +516,7 @@ class ModelClient:
         return alone, choice_of(self.model, ANY_TOOL)
 
     def _possible_choice(self) -> str | None:
-        """Return the configured tool choice under the provider's alias.
+        """Return the configured tool choice under the alias by which the provider knows the tool.
 
         None if there is none, or its tool is not offered.
         """

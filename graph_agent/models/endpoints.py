@@ -47,7 +47,9 @@ class ModelEndpoint(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _check_base_url(cls, url: str | None) -> str | None:
-        """Refuse an address that is not HTTP or has credentials; one with a variable is checked later."""
+        """Return the address; raise `ValueError` if it is not HTTP or has credentials. One with a variable is checked
+        later.
+        """
         if url is not None and "${" not in url:
             _check_address(url)
         return url
@@ -55,7 +57,9 @@ class ModelEndpoint(BaseModel):
     @field_validator("headers")
     @classmethod
     def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
-        """Refuse secrets in headers, unless they are written as a variable."""
+        """Return the headers; raise `ValueError` for one that is a secret, unless it is written as a variable
+        (`${NAME}`).
+        """
         for name, value in headers.items():
             if name.casefold() in _SECRET and "${" not in value:
                 raise ValueError(f"{name} is a secret, which does not belong here; write '${{NAME}}' of a variable")

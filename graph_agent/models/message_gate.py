@@ -179,7 +179,7 @@ class MessageStream:
             self.handler.stream = _LoopSender(loop, put)
 
     def gated(self, gate: MakeGate) -> MessageStream:
-        """Return a copy of this stream whose entries pass through a gate.
+        """Return a copy of this stream whose entries pass through a gate, which holds text back until it may be shown.
 
         Args:
             gate: Builds the gate from the function that sends an entry and the set of ids already streamed.

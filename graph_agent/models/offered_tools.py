@@ -65,8 +65,8 @@ class OfferedTools:
         return reply if calls == reply.tool_calls else reply.model_copy(update={"tool_calls": calls})
 
     def _function(self, given: dict[str, Any], rules: WireRules) -> dict[str, Any] | None:
-        """Return a tool's function as it is offered: under its alias, with parameters that the endpoint accepts.
-        Renamed arguments are recorded for `restored`.
+        """Return a tool's function as it is offered: under its alias (a name that providers accept), with parameters
+        that the endpoint accepts. Renamed arguments are recorded for `restored`.
 
         Returns None, with a logged and recorded warning, if no object satisfies the tool's parameters.
         """

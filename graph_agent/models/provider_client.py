@@ -182,7 +182,7 @@ class _CallGuard(AsyncCallbackHandler):
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
     ) -> None:
         """Look for a call of a provider's tool in a piece of the reply. From the first call on, pieces are kept, and
-        the watch forbids sending the request again.
+        the watch (the record of what readers have received) forbids sending the request again.
 
         For a model whose calls cannot be seen in the stream, the first piece has the same effect.
         """

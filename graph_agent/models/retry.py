@@ -110,7 +110,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
         self._watch = watch
 
     def begin(self, request: Sequence[BaseMessage]) -> None:
-        """Report the start of the request to the streams, and start a new reply in the watch."""
+        """Report the start of the request to the streams, and start a new reply in the watch, if any."""
         for stream in self._streams:
             stream.begin(self, request)
         if self._watch is not None:

@@ -103,7 +103,9 @@ class SafeMessages(list[AnyMessage]):
         """Bits of `Traits` that any of the messages has."""
 
     def add(self, message: AnyMessage) -> None:
-        """Append a message, which must be sanitized, and add its traits."""
+        """Append a message, which must be sanitized, and add its traits (features that an endpoint may refuse, as
+        bits).
+        """
         self.traits |= traits_of(message, self[-1] if self else None)
         self.append(message)
 
@@ -262,7 +264,7 @@ class ToolAliases:
             self._name_by_alias[alias] = name
 
     def to_alias(self, name: str) -> str:
-        """Return the alias of a tool; of an unknown one, the alias that it would have.
+        """Return the alias (the name that providers accept) of a tool; of an unknown one, the alias that it would have.
 
         A history may name tools that are no longer offered, and a provider would refuse an invalid name there, too.
         """

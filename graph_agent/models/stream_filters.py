@@ -83,7 +83,9 @@ def is_blank(text: str) -> bool:
 
 
 def has_no_answer(text: str) -> bool:
-    """Whether a text has no answer: it is blank, the sentinel, or only repeats notices and results of this package."""
+    """Whether a text has no answer: it is blank, the sentinel (`No more actions.`), or only repeats notices and results
+    of this package.
+    """
     return is_blank(text[_echo_length(text) :]) or is_sentinel(text)
 
 
@@ -116,9 +118,9 @@ def without_sentinel(text: str) -> str:
 def visible_begin(text: str) -> int | None:
     """Return the index at which the visible part of an incomplete reply begins; None while that is undecided.
 
-    Undecided are a text that may still become the sentinel or a copied notice, and `<think>` reasoning until text
-    follows it. Leading white space, sentinel lines and copied notices are skipped. Once found, the index stays the same
-    for longer texts.
+    Undecided are a text that may still become the sentinel (`No more actions.`) or a copied notice, and `<think>`
+    reasoning until text follows it. Leading white space, sentinel lines and copied notices are skipped. Once found, the
+    index stays the same for longer texts.
     """
     echo = _echo_length(text)
     whole, text = text, text[echo:]
@@ -141,7 +143,8 @@ def visible_begin(text: str) -> int | None:
 def visible_end(text: str) -> int:
     """Return the index at which the visible part of an incomplete reply ends, given that it has begun.
 
-    A last line that is blank or may still become the sentinel is excluded; otherwise this is the text's length.
+    A last line that is blank or may still become the sentinel (`No more actions.`) is excluded; otherwise this is the
+    text's length.
     """
     tail = text[-2 * _LONGEST :]
     kept = tail.rstrip()

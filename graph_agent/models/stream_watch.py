@@ -60,7 +60,9 @@ class TokenTimeout(AsyncCallbackHandler):
         self._paused_at: float | None = None
 
     def begin(self) -> None:
-        """Start both limits and reset the token count; call it when the request is sent."""
+        """Start both limits, reset the token count, and make this the limit that readers of the reply suspend; call it
+        when the request is sent.
+        """
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._ends_at = None if self._total_s is None else self._since + self._total_s
@@ -260,7 +262,8 @@ class StreamWatch(AsyncCallbackHandler):
         return _joined(self._received)
 
     def gated(self, config: RunnableConfig) -> RunnableConfig:
-        """Return the config of a model call with a gate that applies this watch's filter to the run's message stream.
+        """Return the config of a model call with a gate (it holds entries back) that applies this watch's filter to the
+        run's message stream.
 
         Returns `config` itself if the watch has no filter.
         """
@@ -273,7 +276,9 @@ class StreamWatch(AsyncCallbackHandler):
         return stream if self._new_visibility is None else stream.gated(self._gate)
 
     def _gate(self, send: Callable[[Any], None], seen: set[int | str]) -> MessageGate:
-        """Make and record the gate of one message stream; parameters are those of `MessageGate`."""
+        """Make and record the gate (it holds text back until it may be shown) of one message stream; parameters are
+        those of `MessageGate`.
+        """
         gate = MessageGate(send, seen)
         self._gates.append(gate)
         return gate
@@ -484,9 +489,13 @@ class ReplyForwarder(StreamWatch):
                 await self.forward(new)
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """Forward the rest of a complete reply, as `StreamWatch.finish`, including text that follows a call.
+        """Forward the rest of a complete reply: all of it if nothing was streamed, what the filter held back, and text
+        of `shown` that follows a call. Does nothing if the watch is quiet.
 
-        Does nothing if the watch is quiet.
+        Args:
+            reply: The whole text of the reply.
+            shown: The text that the reader is to have in the end; None if nothing more is to be shown.
+            id_: Id of the reply.
         """
         if self.is_quiet:
             return

@@ -95,7 +95,7 @@ class WaveRecovery:
         """Whether a call has certainly not started in an earlier run. The first rule that applies decides:
 
         - False if a note of its start is stored.
-        - True if the ledger records starts, or a stopped run noted the call as not started.
+        - True if the effect ledger (notes of started calls) was on, or a stopped run noted the call as not started.
         - After a person's edit, True for calls that are not in `possibly_started`; without one, False.
 
         Args:
@@ -241,7 +241,9 @@ class _StartedCalls:
         await asyncio.shield(self._next)
 
     async def _write(self) -> None:
-        """Write the notes collected so far, after any earlier write."""
+        """Write the notes collected so far in one write, after any earlier one; notes added in the same iteration of
+        the event loop are included.
+        """
         async with self._writing:
             # The wave's other tasks add their notes in the same iteration of the event loop.
             await asyncio.sleep(0)

@@ -476,8 +476,8 @@ async def run_in_slot(
     """Run a call as soon as one of the wave's `max_parallel_calls` slots is free.
 
     A call that may write does not run if an earlier run may have started it, unless its tool may run twice. Its start
-    is recorded before, if the ledger is on or an earlier run planned it. Before any call, this process's lock on the
-    session is verified, and the call is recorded in the run as started.
+    is recorded before, if the effect ledger (notes of started calls) is on or an earlier run planned it. Before any
+    call, this process's lock on the session is verified, and the call is recorded in the run as started.
 
     Args:
         task: The call's task.

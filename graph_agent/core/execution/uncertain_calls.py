@@ -109,8 +109,8 @@ def _is_uncertain(call: HeldCall) -> bool:
 
 
 def _marked(call: HeldCall, loop: LoopState, tools: Toolbox) -> HeldCall:
-    """Return a call; if it may write and may repeat the effect of an earlier call, as a copy with `uncertain` set and a
-    description that ends with a warning of it.
+    """Return a call; if it may write and may repeat the effect of an earlier call, as a copy with `uncertain` set to
+    True and a description that ends with a warning of it.
 
     It may repeat one if the loop state has, under `uncertain`, an equal call that was made before or left out.
     """

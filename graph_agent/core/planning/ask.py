@@ -180,7 +180,8 @@ async def _end_paused(exchange: Exchange, paused: Planned) -> None:
 
 
 def _visibility(request: NextRequest) -> Callable[[], Visibility]:
-    """Return a factory of the filter for a streamed planning reply, which holds back calls, markup and the sentinel.
+    """Return a factory of the filter for a streamed planning reply, which holds back calls, markup and the sentinel
+    (`No more actions.`).
 
     The filter is the first that applies: for text mode, all text calls; for an enforced response schema, the sentinel
     only; for a reply after which the request may be repeated in text (`may_correct`), calls, of a model that takes

@@ -164,7 +164,8 @@ def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
     """Return the messages with one note in place of those before a cut.
 
-    The system prompt, the newest input with its steering, and inputs that an earlier compaction kept stay in any case.
+    The system prompt, the newest input with its steering (messages of the user sent to it later), and inputs that an
+    earlier compaction kept stay in any case.
 
     Args:
         messages: A request, or a history, which may have grown after the cut.

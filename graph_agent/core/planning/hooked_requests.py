@@ -73,8 +73,8 @@ async def request_plan(
 ) -> Planned:
     """Ask for the next wave, after `prepare`, and return the plan of the reply as the loop hooks leave it.
 
-    Warns once per input if the tool that the caller's tool choice requires is withheld. The rest of a reply that hooks
-    replaced is not streamed.
+    Warns once per input if the tool that the caller's tool choice requires is withheld, i.e. no longer offered after a
+    loop. The rest of a reply that hooks replaced is not streamed.
 
     Args:
         exchange: The requests of the pass.

@@ -285,8 +285,8 @@ def stop_repetition(update: PlanUpdate) -> bool:
     ended.
 
     A loop counts only if the newest wave continues it. If there is none, a tool that returned equal results for
-    different arguments is recorded in an event, once per input. Without the setting `loop_detection`, withheld tools
-    are offered again.
+    different arguments is recorded in an event, once per input. Without the setting `loop_detection`, tools that were
+    withheld (no longer offered) after a loop are offered again.
     """
     settings, waves = update.settings, update.loop["waves"]
     if not settings.loop_detection:
@@ -383,8 +383,8 @@ def _notify(
 
 
 def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:
-    """Return a copy of a call with a `fault` if its tool is withheld, so that it does not run and gets a `denied`
-    result. Any other call is returned unchanged.
+    """Return a copy of a call with a `fault` if its tool is withheld (no longer offered after a loop), so that it does
+    not run and gets a `denied` result. Any other call is returned unchanged.
     """
     if call["name"] not in withheld:
         return call

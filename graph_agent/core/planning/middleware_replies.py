@@ -39,7 +39,8 @@ def hold_reply(update: PlanUpdate) -> None:
 
     Ready calls become waiting ones. Its id becomes `reply_id` of the loop state, which is empty if the hooks have
     nothing to process: after a failure or a limit, or if no model was asked. An answer is added as a message, too; text
-    that ends planning without being the answer is added as a hidden message, which `plan` removes again.
+    that ends planning without being the answer is added as a hidden message (not shown to users), which `plan` removes
+    again.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""
@@ -86,8 +87,8 @@ def hold_answer(update: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the update of the node that composed an answer as pairs, changed so that middleware hooks can process the
     answer.
 
-    The outcome's draft gets an id, is added as a message, and its id becomes `reply_id` of the loop state. After a
-    failure or without a draft, no message is added, and `reply_id` is empty.
+    The outcome's draft (the answer so far) gets an id, is added as a message, and its id becomes `reply_id` of the loop
+    state. After a failure or without a draft, no message is added, and `reply_id` is empty.
 
     Args:
         update: The update, with a `loop` whose outcome is set; it and its loop state are changed in place.
@@ -335,8 +336,8 @@ def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
 
 
 def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[StoredEvent]:
-    """If the outcome's draft was streamed and is no part of an answer that hooks put in its place, mark it as not shown
-    and replaced.
+    """If the outcome's draft (the answer so far) was streamed and is no part of an answer that hooks put in its place,
+    mark it as not shown and replaced.
 
     Args:
         outcome: The outcome of planning; changed in place.

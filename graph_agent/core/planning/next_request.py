@@ -101,7 +101,8 @@ class NextRequest:
 
         The model is the one that a hook names, or else the model of the chain that the loop state has reached. A hook's
         model has no fallback, and its context window is unknown. The mode is `text` instead of `native` if `in_text` is
-        set, or if this session has learned that the model takes no tools. Withheld tools are removed from `deps`.
+        set, or if this session has learned that the model takes no tools. Tools withheld after a loop are removed from
+        `deps`.
         """
         agent, chain, of_hook, loop = self.agent, self.chain, self.of_hook, self.loop
         # A resumed run may bring fewer fallbacks than the one that was interrupted.
@@ -285,8 +286,8 @@ class NextRequest:
 
 
 async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages]:
-    """Return a list with one hidden message of facts that the input has recalled from the memory; empty if no fact is
-    left.
+    """Return a list with one hidden message (not shown to users) of facts that the input has recalled from the memory;
+    empty if no fact is left.
     """
     # Imported here: most agents have no memory.
     from graph_agent.core.planning.recall import recalled_messages

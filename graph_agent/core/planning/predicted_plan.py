@@ -86,7 +86,9 @@ class Predictions:
 
     @property
     def are_open(self) -> bool:
-        """Whether there is a prediction whose usage no pass has counted."""
+        """Whether there is a prediction (a request for the next plan, sent before the wave has ended) whose usage no
+        pass has counted.
+        """
         return bool(self._open)
 
     def note(self, task: Task, call: Call, update: Sequence[tuple[str, Any]], ask_for_calls: AskForCalls) -> None:
@@ -173,8 +175,8 @@ class Predictions:
         await self._settle([*self._open], exchange)
 
     async def _end(self, prediction: _Prediction, exchange: Exchange, request: NextRequest) -> Planned | None:
-        """Return the plan of a prediction after its end; None, with its usage counted, if it is not that of the
-        request.
+        """Return the plan of a prediction (a request sent before the wave had ended) after its end; None, with its
+        usage counted, if it is not that of the request.
 
         It is not if it does not `fits`, fails, or was cancelled by the budget. A returned plan is stored in the plan
         cache, if the agent has one.
@@ -280,7 +282,9 @@ class _Prediction:
         return bool(self._began) and not self.is_promising and not self._request.arriving.is_useless
 
     def cancel(self) -> None:
-        """Cancel the request if it has not ended."""
+        """Cancel the request if it has not ended. The cost so far is recorded, so that `drop` counts only what exceeds
+        it.
+        """
         self._counted_cost = self.cost
         self._asked.cancel()
 

@@ -67,8 +67,8 @@ async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[
 
 
 async def recalled_messages(task: Task, loop: LoopState) -> list[RequestOnlyMessages]:
-    """Return one hidden message with the facts that the input has recalled, read anew, and its place in the
-    conversation.
+    """Return one hidden message (not shown to users) with the facts that the input has recalled, read anew, and its
+    place in the conversation.
 
     Empty for an agent without a memory, if nothing was recalled, if all facts were deleted meanwhile, or if the memory
     raises, which is logged.

@@ -328,7 +328,7 @@ def with_answer(planned: Planned, answer: str) -> Planned:
 def without_invention(planned: Planned, end: int) -> Planned:
     """Return a copy of a plan whose text ends at an index, because the model invented a result or turn after it.
 
-    `invented` is the number of characters that were cut; the sentinel is removed from the answer.
+    `invented` is the number of characters that were cut; the sentinel (`No more actions.`) is removed from the answer.
 
     Args:
         planned: A plan without calls, whose text was taken for an answer.
@@ -352,7 +352,7 @@ def _compact(text: str) -> str:
 
 
 def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
-    """Return the text of the answer in a reply, without the sentinel; empty if there is no answer.
+    """Return the text of the answer in a reply, without the sentinel (`No more actions.`); empty if there is no answer.
 
     There is none in a blank reply, a reply of only calls, complete or cut off, and a structured plan without answer. In
     a text with prose, a call that can be parsed or is quoted stays, and one that cannot be parsed is removed.

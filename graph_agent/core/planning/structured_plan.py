@@ -72,8 +72,8 @@ async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: 
     """Ask for a structured plan (a JSON object with all calls of a wave), and return it parsed.
 
     An invalid plan is sent back once with a list of its faults. The plan is taken from the plan cache if the cache has
-    one. A call that repeats an example of the prompt gets a `fault`. A text that holds no answer, such as only a
-    sentinel, does not count as one.
+    one. A call that repeats an example of the prompt gets a `fault`. A text that holds no answer, such as only the
+    sentinel (`No more actions.`), does not count as one.
 
     Args:
         request: The request, in mode `wave`.

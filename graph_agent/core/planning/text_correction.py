@@ -42,8 +42,8 @@ async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | 
     """Return the sign in a native reply without calls that the model's server ignored the offered tools; None if none.
 
     In order of precedence: `dropped` if the input tokens show it; None if the reply fits an enforced schema; `sentinel`
-    if the reply is only the sentinel, unless the model is known to take tools; a `WrittenCall` if the text ends in
-    calls.
+    if the reply is only the sentinel (`No more actions.`), unless the model is known to take tools; a `WrittenCall` if
+    the text ends in calls.
 
     Args:
         exchange: Has sent the requests of the pass; the plan is the reply to the newest one.

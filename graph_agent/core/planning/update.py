@@ -196,7 +196,8 @@ class PlanUpdate:
         """Add results for the open calls of an earlier run (see `open_calls.settle`), and their events.
 
         Args:
-            continues: Whether the input continues after an edit, so that calls that can run stay open.
+            continues: Whether the input continues after an edit, so that calls that only read or may be repeated stay
+                open.
         """
         tools = self.deps.toolbox
         runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None

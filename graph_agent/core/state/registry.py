@@ -187,8 +187,7 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 
 
 def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
-    """Return the inbox of a place; with a Store, one that polls it until `run` stops, else the place's one in memory.
-    """
+    """Return the inbox of a place; with a Store, one that polls it as long as `run` is not stopped."""
     if store is not None:
         return StoreInbox(store, stopped_for_s=run.stop.stopped_for_s)
     if place not in _inboxes and place == id(saver):

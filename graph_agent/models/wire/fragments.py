@@ -191,11 +191,13 @@ class CallAssembler:
         return call
 
     def _adopted(self, call: _Call, key: Literal["id", "name"], value: str) -> str | None:
-        """Set the id or name of a call that has none yet. Returns it; None if the call had one, or if `value` is empty.
+        """Set the id or name of a call that has none yet, so that later fragments with a new id find the call. Returns
+        the value; None if the call had one, or if `value` is empty.
 
         LangChain would append a repeated id or name to the first one.
 
         Args:
+            call: The call, which is changed.
             key: `id` or `name`.
             value: The value in the fragment.
         """

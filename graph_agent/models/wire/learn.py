@@ -257,7 +257,10 @@ class Endpoint:
         return None
 
     def keep(self, lesson: Lesson) -> None:
-        """Apply a lesson to the rules of all later requests, after a request by it has succeeded; log the change."""
+        """Apply a lesson to the rules of all later requests, after a request by it has succeeded; log the change.
+
+        `version`, part of the keys of caches, increases.
+        """
         self.rules = self.rules.with_fields(lesson.changes)
         self.version += 1
         self.learned |= lesson.changes
@@ -273,7 +276,7 @@ class Endpoint:
         self.keep(Lesson(self.rules, {"json_schema": False}, "the reply does not fit the schema of the request"))
 
     def concerned(self, rules: WireRules) -> int:
-        """Return the traits of messages (bits of `Traits`) for which requests by `rules` need a conversion."""
+        """Return the features of messages (bits of `Traits`) for which requests by `rules` need a conversion."""
         if self._concerned[0] is not rules:
             self._concerned = (rules, concerned_by(rules))
         return self._concerned[1]

@@ -241,7 +241,10 @@ class EventBuffer:
         return self._events([rest, b""])
 
     def _events(self, lines: list[bytes]) -> list[str]:
-        """Return the data of the events in some lines; an event without its final blank line waits."""
+        """Return the data of the events in some lines; an event without its final blank line waits.
+
+        The data of an error event is JSON with the key `error`. `[DONE]` sets `is_over`; later events are dropped.
+        """
         found: list[str] = []
         for line in lines:
             name, _, value = line.partition(b":")

@@ -60,7 +60,8 @@ class Followers:
         """Hash of a shape → the shape, for those that followed at least `LEAST_COUNT` times."""
 
     def count(self, shapes: Collection[str], known: Followers | None = None) -> None:
-        """Count one more occurrence of the context, with the shapes of the calls that followed it.
+        """Count one more occurrence of the context, with the shapes (tool and arguments, with references to the input
+        in place of values) of the calls that followed it.
 
         The text of a shape is kept from its second occurrence on, so that a value that one user has given once is in no
         stored shape. At `MOST_SEEN` occurrences all counts are halved, and above `MOST_FOLLOWERS` the rarest shapes are
@@ -100,8 +101,8 @@ class Followers:
         self._shapes = {digest: shape for digest, shape in self._shapes.items() if digest in self._counts}
 
     def likely(self) -> list[str]:
-        """Return the shapes that followed in at least `LEAST_SHARE` of the occurrences, and `LEAST_COUNT` times, the
-        most frequent first.
+        """Return the shapes (calls with references in place of values) that followed in at least `LEAST_SHARE` of the
+        occurrences, and `LEAST_COUNT` times, the most frequent first.
         """
         likely = [digest for digest in self._shapes if self._counts[digest] >= LEAST_SHARE * self.seen]
         return [self._shapes[digest] for digest in sorted(likely, key=lambda digest: -self._counts[digest])]
@@ -124,7 +125,9 @@ class _Known:
         self._row, self._own, self._written_s = "", Followers(), 0.0
 
     def count(self, shapes: Collection[str]) -> None:
-        """Count one more occurrence of the context, with the shapes of the calls that followed, in both counts."""
+        """Count one more occurrence of the context, with the shapes (texts without values) of the calls that followed,
+        in both counts.
+        """
         self.all.count(shapes)
         self._opened().count(shapes, self.all)
 

@@ -66,8 +66,8 @@ class EarlyCalls:
         source: SpeculationSource,
         withheld: Container[str] = (),
     ) -> EarlyCall | None:
-        """Begin a call in a task of its own, unless it must wait for a plan that asks for it, or the budget has no
-        room.
+        """Begin a call before a plan asks for it, in a task of its own, unless it must wait for a plan that asks for
+        it, or the budget has no room.
 
         Args:
             call: The call.
@@ -100,8 +100,8 @@ class EarlyCalls:
         self._drop(lambda early: early.source != "predicted")
 
     def take(self, call: Call) -> EarlyCall | None:
-        """Return the oldest early call of the same tool and arguments, and remove it, so that no other call can take
-        it.
+        """Return the oldest early call (begun before a plan asked for it) of the same tool and arguments, and remove
+        it, so that no other call can take it.
 
         None if there is none, if the budget has cancelled it, or if the call runs after one of its plan that may write.
         """
@@ -113,7 +113,9 @@ class EarlyCalls:
         return None
 
     def equal_to(self, call: Call) -> Sequence[EarlyCall]:
-        """Return the early calls of the same tool and arguments that no call has taken, oldest first."""
+        """Return the early calls (begun before a plan asked for them) of the same tool and arguments that no call has
+        taken, oldest first.
+        """
         return self._held.get(equality_key(call), ())
 
     def keep(self, calls: Sequence[Call], writes: Callable[[str], bool]) -> None:
@@ -146,7 +148,7 @@ class EarlyCalls:
         self._drop(is_unwanted)
 
     def drop(self) -> None:
-        """Cancel all early calls, and count them as of no use."""
+        """Cancel all early calls (those that no plan has asked for yet), and count them as of no use."""
         self._drop(lambda _: True)
 
     def _drop(self, is_unwanted: Callable[[EarlyCall], bool]) -> None:

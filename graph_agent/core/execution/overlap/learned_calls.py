@@ -105,7 +105,8 @@ class LearnedCalls:
         self._context = tuple(sorted(tools))
 
     def _shapes_of(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the different shapes of calls as texts, without calls that are not learned.
+        """Return the different shapes of calls (with places of the input in place of values) as texts, without calls
+        that are not learned.
 
         Calls that differ only in which element of a list they use have one shape, which stands for every element. So
         has a call that uses the only element of a list.
@@ -150,7 +151,8 @@ class LearnedCalls:
             return _NO_SHAPE
 
     def _calls_of(self, text: str) -> Iterator[Call]:
-        """Yield the calls that a shape stands for now, with the values at its places; none if a place has no value.
+        """Yield the calls that a shape (a call with places of the input in place of values) stands for now, with the
+        values at its places; none if a place has no value.
 
         A shape with references to every element of a list gives one call for each element; with several lists, as many
         as the shortest has.

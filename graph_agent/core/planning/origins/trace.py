@@ -85,8 +85,8 @@ def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: fro
 
 
 def _of_pieces(sources: Sources, text: str, whole: ArgumentOrigin) -> ArgumentOrigin:
-    """Return the origin of the first untrusted value in a sink that has several, such as two recipients; `part` is that
-    value.
+    """Return the origin of the first untrusted value in a sink (an argument that decides where a call goes) that has
+    several, such as two recipients; `part` is that value.
 
     A text of more than `MOST_VALUE_TOKENS` tokens is untrusted, of kind `unknown`. The origin of the whole value is
     returned if the whole was found as it is, or if no piece is untrusted.
@@ -209,7 +209,9 @@ def untrusted_parts(sources: Sources, text: str) -> list[str]:
 
 
 def refused(call: Call) -> Call:
-    """Return a copy of a tainted call with a `fault`, so that it is denied; any other call unchanged."""
+    """Return a copy of a tainted call (its destination comes from untrusted text) with a `fault`, so that it is denied;
+    any other call unchanged.
+    """
     if "tainted" not in call:
         return call
     return {**call, "fault": _DENIED.format("; ".join(origins_text(call, tainted=True))), "denied_by": "origins"}

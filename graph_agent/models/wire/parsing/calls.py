@@ -168,7 +168,8 @@ class Scanner:
         return turn.end()
 
     def _record(self, start: int, end: int, calls: Sequence[ParsedCall], prose: str = "") -> int:
-        """Record the calls in a region, and cut the region, its backticks and the lead before it from the prose.
+        """Record the calls in a region, and cut the region, its backticks and tags before it that belong to it
+        (`_lead`) from the prose.
 
         `unclosed` and `partial` are set by the newest region.
 
@@ -201,8 +202,8 @@ class Scanner:
     def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
         """Record the calls after an opening tag, and return where the scan continues.
 
-        Without calls, the tag is noted as damage if it begins a line, or is a special token that is not in quotes; the
-        scan then continues after it.
+        Without calls, the tag is noted as damage (a call that cannot be parsed) if it begins a line, or is a special
+        token that is not in quotes; the scan then continues after it.
         """
         if payload is None:
             start = opener.start()
@@ -251,7 +252,8 @@ class Scanner:
     def _family(self, opener: re.Match[str]) -> int:
         """Parse the notation of one model family, and return where the scan continues.
 
-        Reasoning blocks and markers without a call are cut; arguments that cannot be parsed are noted as damage.
+        Reasoning blocks and markers without a call are cut; arguments that cannot be parsed are noted as damage, i.e. a
+        call that is left out of the visible text.
         """
         page, start = self._page, opener.start()
         if (message := HARMONY.match(self._text, start)) is not None:
@@ -322,9 +324,11 @@ class Scanner:
         return closing.end()
 
     def _fence_marks(self, marks: re.Match[str]) -> int:
-        """Open or close a fenced block, skip program code, or parse the calls of a block for calls.
+        """Process the marks of a fenced block, and return where the scan continues.
 
-        Returns where to continue.
+        Marks that are too short to close the open block are text. Marks that close it end it, and it is cut if it has
+        only calls. Others open a block: program code is skipped as a whole, and the calls of a block for calls are
+        recorded.
         """
         fence = read_fence(self._page, marks)
         if self._fence is not None:
