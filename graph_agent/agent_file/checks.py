@@ -37,24 +37,19 @@ _SHOWN = ("langgraph", "langchain-core", "langchain-openai", "mcp")
 _STATES = {"auth": "there, and refuses the key", "permission": "there, and forbids it", "unreachable": "unreachable"}
 """State of an endpoint (`endpoint_state`) → its description."""
 _KEYS = {
-    **{
-        name: [f"{name.upper()}_API_KEY"]
-        for name in (
-            "anthropic",
-            "azure_openai",
-            "deepseek",
-            "fireworks",
-            "groq",
-            "openai",
-            "openrouter",
-            "together",
-            "xai",
-        )
-    },
+    "anthropic": ["ANTHROPIC_API_KEY"],
+    "azure_openai": ["AZURE_OPENAI_API_KEY"],
     "cohere": ["COHERE_API_KEY", "CO_API_KEY"],
+    "deepseek": ["DEEPSEEK_API_KEY"],
+    "fireworks": ["FIREWORKS_API_KEY"],
     "google_genai": ["GOOGLE_API_KEY", "GEMINI_API_KEY"],
+    "groq": ["GROQ_API_KEY"],
     "mistralai": ["MISTRAL_API_KEY"],
+    "openai": ["OPENAI_API_KEY"],
+    "openrouter": ["OPENROUTER_API_KEY"],
     "perplexity": ["PERPLEXITY_API_KEY", "PPLX_API_KEY"],
+    "together": ["TOGETHER_API_KEY"],
+    "xai": ["XAI_API_KEY"],
 }
 """Provider → the environment variables of which it needs one."""
 _BUILD_FIX = "Set the key of the provider, install its package, or name another model in the agent file."

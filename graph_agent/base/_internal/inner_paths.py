@@ -7,24 +7,9 @@ from collections.abc import Sequence
 from types import ModuleType
 
 _PUBLIC_PATHS = {
-    **dict.fromkeys(
-        (
-            *(
-                "agent",
-                "assembly",
-                "delegates",
-                "deps",
-                "execution",
-                "planning",
-                "prompts",
-                "runs",
-                "settings",
-                "types",
-            ),
-            *("_compat", "_internal", "acp", "tools", "usage", "core", "devtools", "models", "core.runs", "core.tools"),
-        ),
-        "graph_agent",
-    ),
+    **dict.fromkeys(["agent", "assembly", "delegates", "deps", "execution", "planning", "prompts"], "graph_agent"),
+    **dict.fromkeys(["_compat", "_internal", "acp", "runs", "settings", "tools", "types", "usage"], "graph_agent"),
+    **dict.fromkeys(["core", "core.runs", "core.tools", "devtools", "models"], "graph_agent"),
     **dict.fromkeys(["checkpoints", "inputs", "locks", "storage"], "graph_agent.persistence"),
     **dict.fromkeys(["parsing", "models.parsing"], "graph_agent.calls"),
     **{name: f"graph_agent.{name}" for name in ("cli", "engines", "hooks", "server", "state", "testing")},
