@@ -106,10 +106,10 @@ async def _check(
 
 
 def _server_check(config: str, db: str | None) -> CheckResult | None:
-    """Return whether `graph-agent serve` would start with the variables of the environment; None without the extra
-    `server`.
+    """Return whether `graph-agent serve` would start with the environment's variables; None without the extra `server`.
 
-    A refusal is a warning, because the agent may be run without a server.
+    The result is `ok` with the number of API keys, or a warning with the reason. It is not a problem, because the agent
+    may be run without a server.
     """
     from graph_agent.agent_file.credentials import sources_from
     from graph_agent.agent_file.model_check import CheckResult
@@ -139,8 +139,14 @@ def _server_check(config: str, db: str | None) -> CheckResult | None:
 
 
 def _write_report(config: str, db: str | None, results: list[CheckResult]) -> None:
-    """Write `graph-agent-report-TIME.json` with the results into the current folder, and print its path on standard
-    error.
+    """Write the results and a description of the agent and its environment as `graph-agent-report-TIME.json`.
+
+    The file is in the current folder, and replaces one of the same second. Its path is printed on standard error.
+
+    Args:
+        config: Path of the agent file.
+        db: URL of another database than the agent file's; None for the file's.
+        results: The results of the checks.
     """
     from graph_agent.agent_file.bug_report import bug_report
 
@@ -197,12 +203,10 @@ async def _draw_compiled(spec: AgentSpec) -> str:
 
 
 def mermaid(spec: AgentSpec) -> str:
-    """Return an agent's graph as a Mermaid flowchart, without a line feed at its end.
+    """Return an agent's graph as a Mermaid flowchart, without a line feed at its end. No tool is imported.
 
-    Only the file is read; no tool is imported.
-
-    The node `tools` lists tools and MCP servers, and the node `delegate` the delegates. The node `approve` exists only
-    if the file asks for approvals.
+    The node `tools` lists the tools, the tools of the provider and the MCP servers, and the node `delegate` the
+    delegates. The node `approve` exists only if the file has approvals (`approve`, also below `config`).
     """
     tools = [tool.replace(":", ".").rpartition(".")[2] for tool in spec.tools if isinstance(tool, str)]
     tools += [
@@ -317,10 +321,10 @@ def new(
 
 
 def create(name: str, folder: Path, template: Template | None = None) -> Path:
-    """Write the files of a new agent to the folder `folder / name`, which must not exist, and return the folder.
+    """Write the files of a new agent to the folder `folder / name`, which must not exist, and return that folder.
 
-    A file of `template` replaces the base file of the same path. Missing parents of the folder are created.
-    Placeholders such as `{{name}}` are replaced.
+    Missing parents of the folder are created. A file of `template` replaces the base file of the same path.
+    Placeholders such as `{{name}}` are replaced. If a write fails, the files before it remain.
 
     Raises:
         InputError: The name does not begin with a letter, is longer than 64 characters, or has others than letters,
@@ -361,11 +365,14 @@ def create(name: str, folder: Path, template: Template | None = None) -> Path:
 
 
 def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the target path and the text of each template file in a folder and its subfolders.
+    """Yield the relative target path and the text of each template file in a folder and its subfolders.
+
+    The target path is the template's path without `.txt` at its end, and with the beginning of its name replaced as in
+    `_PREFIXES`.
 
     Args:
         folder: The folder with the templates.
-        above: What precedes each path: the folders above, each with a slash.
+        above: The folders above, each with a slash, which precede each path; empty for the first folder.
     """
     for each in folder.iterdir():
         if each.is_dir():

@@ -89,8 +89,9 @@ class AgentThread:
     async def stream(self, start: Callable[[], AsyncGenerator[Part]]) -> AsyncIterator[Part]:
         """Yield the parts of a run that executes on the agent's loop, in order.
 
-        Parts are queued without a bound, so a slow reader does not slow the run. An exception of the run is raised here
-        after the parts before it. Closing the iterator, or cancelling its reader, cancels the run.
+        Parts are queued without a bound, so a slow reader does not slow the run. An exception of the run is raised
+        here, after the parts that came before it. Closing the iterator, or cancelling the task that reads it, cancels
+        the run.
 
         Args:
             start: Called on the agent's loop; returns the stream of the run, e.g. `lambda: session.stream(text)`.
@@ -98,18 +99,19 @@ class AgentThread:
         queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue()
 
         def put(item: Part | BaseException | None) -> None:
-            """Add an item to the queue from the agent's thread: a part, the exception that ended the run, or None at
-            the end.
+            """Add an item to the queue from the agent's thread. Does nothing if the caller's loop is closed.
 
-            Does nothing if the caller's loop is closed.
+            Args:
+                item: A part; the exception that ended the run; or None at the end.
             """
             with suppress(RuntimeError):  # the caller's loop may be closed
                 self._caller.call_soon_threadsafe(queue.put_nowait, item)
 
         async def produce() -> None:
-            """Read the stream on the agent's loop into the queue, followed by None, or by the exception that ended it.
+            """Read the stream on the agent's loop into the queue; its end is queued as None, its exception as an
+            object.
 
-            Only a cancellation is raised, too.
+            An exception that is no `Exception`, such as a cancellation, is queued and also raised.
             """
             try:
                 async with aclosing(start()) as parts:
@@ -134,7 +136,7 @@ class AgentThread:
             producer.cancel()
 
     def _work(self) -> None:
-        """Run the thread's event loop until the agent is closed.
+        """Run the agent's event loop in its thread, until the agent is closed; then set `_ended`.
 
         An exception while the agent is opened is raised by `__aenter__`; a later one is dropped.
         """
@@ -153,12 +155,13 @@ class AgentThread:
             await self._closing.wait()
 
     def _answer(self, resolve: Callable[[Any], None], value: Any) -> None:
-        """Complete `__aenter__` from the agent's thread.
+        """Set the result or the exception of the future that `__aenter__` awaits, from the agent's thread.
 
-        Does nothing if it is complete or cancelled, or its loop is closed.
+        Does nothing if the future is done or cancelled, or the caller's loop is closed.
 
         Args:
-            resolve: `set_result` or `set_exception` of the future that `__aenter__` awaits; called with `value`.
+            resolve: `set_result` or `set_exception` of the future; called with `value` on the caller's loop.
+            value: The opened agent, or the exception.
         """
 
         def answer() -> None:
@@ -190,11 +193,11 @@ class Interrupts:
     @classmethod
     @contextmanager
     def handled(cls) -> Iterator[Interrupts]:
-        """Handle Ctrl-C for the current task within the context, and yield the handler, whose `count` is the number of
-        times Ctrl-C was pressed.
+        """Handle Ctrl-C (SIGINT) for the current task within the context, and yield the handler.
 
-        The previous handler of SIGINT is restored on exit. Outside the main thread, where Python permits no signal
-        handler, nothing is handled and the count stays 0.
+        The handler's `count` is the number of times that Ctrl-C was pressed. The previous handler of SIGINT is restored
+        on exit. Outside the main thread, where Python permits no signal handler, nothing is handled and the count stays
+        0.
         """
         interrupts = cls()
         if threading.current_thread() is not threading.main_thread():
@@ -225,8 +228,10 @@ class Interrupts:
         self._loop.call_soon_threadsafe(self._act, self.count)
 
     def _act(self, count: int) -> None:
-        """Handle one Ctrl-C on the event loop: abort the session at the first, if one runs, otherwise cancel the
+        """Handle one Ctrl-C on the event loop: at the first, abort the session that runs; otherwise cancel the
         command's task.
+
+        Without a running session, the first one cancels, too. `_end_in_time` learns that the loop reacts.
 
         Args:
             count: How often Ctrl-C was pressed, with this one.
@@ -238,10 +243,10 @@ class Interrupts:
             self._command.cancel()
 
     def _end_in_time(self) -> None:
-        """End the process `EXIT_S` seconds after the first Ctrl-C, or after `_RESPONSE_S` seconds if the event loop did
-        not react.
+        """End the process with status 130, some seconds after the first Ctrl-C; runs in a daemon thread.
 
-        Runs in a daemon thread, which ends with the process if the process ends earlier.
+        If the event loop does not react within `_RESPONSE_S` seconds, the process ends then, otherwise `EXIT_S` seconds
+        after the reaction. If the process ends earlier, the thread ends with it.
         """
         reason = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
         if self._reacted.wait(_RESPONSE_S):
@@ -263,10 +268,10 @@ def leave_at_once(reason: str) -> NoReturn:
 
 
 def leave_interrupted() -> NoReturn:
-    """Restore the echo of typed keys, flush the output streams, and end the process with status 130 (`STOPPED`) without
-    waiting for threads.
+    """End the process with status 130 (`STOPPED`) without waiting for threads and without exit handlers.
 
-    A regular shutdown could hang, because a thread may be blocked on standard input, whose lock the interpreter needs.
+    The echo of typed keys is restored, and standard output and standard error are flushed. A regular shutdown could
+    hang, because a thread may be blocked on standard input, whose lock the interpreter needs.
     """
     show_typed_keys()
     sys.stdout.flush()

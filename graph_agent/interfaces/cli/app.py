@@ -109,10 +109,10 @@ app.add_typer(memory_app, name="memory")
 def main() -> None:
     """Run the command line of this process, and exit with the status of its command.
 
-    An error that the user can fix (`GraphAgentError`, a failure of SQLite, an `OSError` with a message, such as a full
-    disk) is printed as one red line on standard error, with exit status 2. Ctrl-C ends the process with status 130. Any
-    other exception is printed with its traceback, with secrets masked and control characters escaped, and exit status
-    1.
+    An error that the user can fix is printed as one red line on standard error, with exit status 2: `GraphAgentError`,
+    a failure of SQLite, or an `OSError` with a message, such as a full disk. Ctrl-C ends the process with status 130.
+    Any other exception is printed with its traceback, with secrets masked and control characters escaped, and exit
+    status 1. Warnings are logged to standard error.
     """
     # First, so that even an error text can be printed.
     escape_unencodable()

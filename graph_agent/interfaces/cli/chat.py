@@ -43,10 +43,11 @@ _RESPONSE_S = 3.0
 
 
 async def chat_with(settings: Settings) -> int:
-    """Open the agent in a thread of its own, hold a conversation at the terminal until the user leaves, and return the
-    exit status (see `Chat.talk`).
+    """Open the agent in a thread of its own, hold a conversation at the terminal until the user leaves, and close the
+    agent.
 
-    If the agent does not close within 10 s (`EXIT_S`), the process is ended at once with status 130.
+    Returns the exit status: 0, or 130 if SIGINT arrived while no run was under way. If the agent does not close within
+    10 s (`EXIT_S`), the process is ended at once with status 130.
     """
 
     def opened() -> Any:
@@ -137,9 +138,9 @@ class Chat:
         """Read lines and execute them until the user leaves, then abort a run that is under way; return the exit
         status.
 
-        The newest exchange and the open questions of a continued session are printed first, and at the end the option
-        that continues the session. The status is 0, or 130 if SIGINT arrived while no run was under way. Errors of a
-        line are printed and do not end the conversation.
+        First the greeting, the newest exchange of a continued session and its open questions are printed, and at the
+        end the option that continues the session. The status is 0, or 130 if SIGINT arrived while no run was under way.
+        A `GraphAgentError` or `TimeoutError` of a line is printed, and does not end the conversation.
         """
         status = 0
         # Output of the run appears above the open input line.
@@ -179,7 +180,9 @@ class Chat:
 
     async def _show_last_exchange(self) -> None:
         """Print the newest user message of a continued session and the events after it, in the form in which a run
-        prints them. Prints nothing for a new session.
+        prints them.
+
+        Prints nothing if the session has no user message.
         """
         events = await self.call(self.session.events())
         inputs = [at for at, event in enumerate(events) if event["type"] == "user_message"]
@@ -192,10 +195,10 @@ class Chat:
         report.close()
 
     async def load_questions(self) -> None:
-        """Read the open questions of the session from its newest checkpoint, and begin to ask them.
+        """Read the open questions of the session from its newest checkpoint into `questions`, and begin to ask them.
 
-        If there are none but the run is not complete, print whether another process runs it, or it was interrupted and
-        can be resumed.
+        If there are none but the run is not complete, a note is printed: another process runs it, or it was interrupted
+        and `/resume` continues it. Nothing is printed for a session without an unfinished run.
         """
         state = await self.call(self._graph.aget_state({"configurable": {"thread_id": self.session.id}}))
         self.questions = questions_of(open_interrupts(state))
@@ -218,7 +221,7 @@ class Chat:
             self.answer(answers)
 
     def answer(self, answers: dict[str, Any] | None) -> None:
-        """Resume the session in a new run, and return once it has started.
+        """Start a run that resumes the session with the answers to its open questions; return before the run ends.
 
         Args:
             answers: Interrupt id → answer; decisions receive this process's login name. None continues a run that was
@@ -230,19 +233,18 @@ class Chat:
         self._start(lambda: session.stream_resume(given, context=RUN_CONTEXT, reasoning=True))
 
     def send(self, text: str) -> None:
-        """Start the run of a new message, and return at once. The agent's warnings are printed before it."""
+        """Print the agent's warnings, and start the run of a new message; return before the run ends."""
         self._report = TextReport(self.screen)
         self._report.warn(self._graph.input_warnings)
         session = self.session
         self._start(lambda: session.stream(text, context=RUN_CONTEXT, reasoning=True))
 
     async def abort(self) -> None:
-        """Stop the run, or drop the calls that wait for an answer.
+        """Stop the run, or drop the calls that wait for an answer; print if calls were dropped or nothing was running.
 
-        Queued messages are withdrawn and put back into the input line, unless the stop fails or is late.
-
-        Prints what was dropped, or that nothing is running. If the run does not react within 3 s (`_RESPONSE_S`), it
-        counts as stuck, and the next Ctrl-C leaves the program. Errors are printed.
+        Messages that are queued behind the run are withdrawn and put back into the input line. If the run does not
+        react within 3 s (`_RESPONSE_S`), a note is printed, nothing is withdrawn, and the run counts as stuck: the next
+        Ctrl-C leaves the program. A `GraphAgentError` of the abort is printed, and nothing is withdrawn.
         """
         aborting = asyncio.create_task(self._abort_run())
         # Not cancelled after the timeout: the loop may go on later.
@@ -266,8 +268,8 @@ class Chat:
     async def _abort_run(self) -> bool:
         """Abort the session's run, and return whether something was stopped.
 
-        A run that has just been created is not registered yet and would miss the abort, so the abort is repeated every
-        10 ms while such a run is under way.
+        If nothing was stopped although this conversation has started a run, the abort is repeated every 10 ms, because
+        the run is registered only some time after it was started.
         """
         while True:
             stopped: bool = await self._agent.call(self.session.abort())
@@ -277,8 +279,10 @@ class Chat:
             await asyncio.sleep(_RETRY_S)
 
     async def _take_back_follow_ups(self) -> None:
-        """Withdraw and print the messages that were queued behind a stopped run, and put them into the input line if it
-        is empty.
+        """Withdraw the messages that were queued behind a stopped run, print them, and offer them again in the input
+        line.
+
+        The input line receives them, one per line, only if it is blank. Does nothing if no message was queued.
         """
         control = SessionControl(self._graph, self.session.id)
         if not (texts := await self.call(control.withdraw_follow_ups())):
@@ -293,9 +297,13 @@ class Chat:
     async def _read(self) -> str:
         """Read one line: an answer if questions are open and no run is under way, otherwise a message or a command.
 
-        At a question, Ctrl-C or Ctrl-D first goes back to the choice or the question before; without one, Ctrl-D
-        leaves, and so does Ctrl-C if it follows another. Returns `_WAKE` if there is nothing to execute and the next
-        question must be shown. Raises `EOFError` to leave.
+        Returns `_WAKE` if there is nothing to execute, because the question must be shown again. In the text that a
+        choice needs, such as a reason, Ctrl-C or Ctrl-D goes back to the choice. At a choice or an answer, Ctrl-D
+        leaves, and so does Ctrl-C if it follows another one; a first Ctrl-C prints that the question stays open.
+
+        Raises:
+            EOFError: The user leaves.
+            KeyboardInterrupt: SIGINT arrived while neither a question was open nor a run under way.
         """
         if self._dialog is not None and not self.is_running:
             if not self._armed:
@@ -317,10 +325,11 @@ class Chat:
     async def _take(self, text: str) -> None:
         """Execute one line: a command, an answer to the open question, or a message.
 
-        A message during a run is queued behind the current answer. At a question that accepts a text, a line with a
-        slash is a command only if it names one.
+        `_WAKE` and a blank message do nothing.
 
-        `_WAKE` and blank lines do nothing.
+        A line with a slash is a command; at a question that is no approval only if it names a known command, and never
+        in the text that a choice needs. An answer after which no question is open resumes the session. A message during
+        a run is queued behind the current answer, otherwise it starts a run.
         """
         if text is _WAKE:
             return
@@ -354,10 +363,14 @@ class Chat:
         self._run = asyncio.create_task(self._show(start))
 
     async def _show(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
-        """Print a run to its end, then ask the questions that it ended with, except those that `--approve-all` answers.
+        """Print a run to its end, then begin to ask the questions that it ended with.
 
-        Exceptions of the run are printed. If the session refused an answer or a message (`InputError`), the questions
-        are read again and asked again.
+        With `--approve-all`, the approvals among them are answered at once. An exception of the run is printed. If it
+        is an `InputError`, because the session refused an answer or a message, the open questions are read and asked
+        again. The result of the run becomes `result`.
+
+        Args:
+            start: Called on the agent's loop; returns the stream of the run.
         """
         report = self._report
         self.screen.set_busy(True)
@@ -405,10 +418,10 @@ class Chat:
             app.exit(result=_WAKE)
 
     def _interrupted(self, typed: str) -> bool:
-        """Handle the key Ctrl-C, and return whether the typed text is to be cleared.
+        """Handle the key Ctrl-C, and return whether the caller must clear the typed text.
 
-        During a run it aborts the run. If that run is stuck, it leaves the conversation. Without a run it clears the
-        text; in an empty line, pressing it twice leaves.
+        During a run it aborts the run; if that run is stuck, it leaves the conversation. Without a run, True is
+        returned for a text that is not blank. In a blank line, the first Ctrl-C prints a note, and a second one leaves.
 
         Args:
             typed: The text of the input line.
@@ -428,9 +441,10 @@ class Chat:
         return False
 
     def _signalled(self) -> bool:
-        """Handle SIGINT, which Ctrl-C sends while output is printed, as the key Ctrl-C.
+        """Handle SIGINT, which Ctrl-C sends while output is printed, as the key Ctrl-C in an empty line; return True.
 
-        Returns False if no run is under way and Ctrl-C was not pressed before; the caller then leaves the conversation.
+        Returns False and does nothing if no run is under way and Ctrl-C was not pressed before; the caller then leaves
+        the conversation.
         """
         if not self.is_running and not self._armed:
             return False
@@ -447,9 +461,8 @@ class Chat:
     async def _end_run(self) -> None:
         """Abort a run that is under way, wait up to 6 s for its end, and stop printing it.
 
-        Does nothing if no run is under way.
-
-        If the run is stuck, the agent's thread is abandoned: closing the agent then waits for nothing.
+        Does nothing if no run is under way. If the run is stuck, the agent's thread is abandoned, so that closing the
+        agent waits for nothing.
         """
         if self._run is None or self._run.done():
             return

@@ -43,7 +43,8 @@ def find_command(text: str) -> Command | None:
 async def run_command(chat: Chat, text: str) -> None:
     """Execute a line that begins with `/`.
 
-    An unknown command, and `GraphAgentError` and `TimeoutError` of a command, are printed, and not raised.
+    An error is printed and not raised: an unknown command, with the most similar one, or a `GraphAgentError` or
+    `TimeoutError` of the command.
     """
     name, _, rest = text[1:].strip().partition(" ")
     if (command := find_command(text)) is None:
@@ -85,10 +86,11 @@ async def _abort(chat: Chat, _: str) -> None:
 
 
 async def _approve(chat: Chat, text: str) -> None:
-    """Ask the open questions again, or with the argument `all` approve the waiting calls and resume.
+    """Ask the open questions again, or with the argument `all` approve the waiting calls and resume the session.
 
-    `all` leaves questions that are not approvals, and calls that no standing approval may cover; a note is printed, and
-    they are asked. If nothing waits or a run is under way, only a note is printed.
+    Questions that are not approvals, and calls that no standing approval may cover (each must be decided by a person),
+    are not answered by `all`; they are asked, and a note is printed. If nothing waits or a run is under way, only a
+    note is printed. Any other argument is ignored.
     """
     if not chat.questions or chat.is_running:
         chat.out.print("Nothing waits for an answer.", style="dim")
@@ -101,7 +103,7 @@ async def _approve(chat: Chat, text: str) -> None:
 async def _events(chat: Chat, text: str) -> None:
     """Print the newest events of the session, oldest first.
 
-    The argument is their number; anything but digits means 20, and 0 all.
+    `text` is their number in digits, 0 for all; any other text stands for 20.
     """
     count = int(text) if text.isdecimal() else _EVENTS
     # A number of 0 prints all, as `[-0:]` is the whole list.
@@ -110,8 +112,9 @@ async def _events(chat: Chat, text: str) -> None:
 
 
 async def _status(chat: Chat, _: str) -> None:
-    """Print the session's status, the state of each of its calls, and the model calls, tokens and cost of the newest
-    run.
+    """Print the session's status, the state of each of its calls, and the usage of the newest run in this conversation.
+
+    The usage is the number of model calls, the tokens and, if known, the cost; it is left out before the first run.
     """
     doing = "running" if chat.is_running else "waiting for your answer" if chat.questions else "idle"
     status = await chat.call(chat.session.status())
@@ -133,7 +136,7 @@ async def _reasoning(chat: Chat, _: str) -> None:
 
 
 async def _resume(chat: Chat, _: str) -> None:
-    """Ask the open questions again, or continue a run that was interrupted if there are none.
+    """Ask the open questions again; if there are none, continue the run that was interrupted.
 
     While a run is under way, only a note is printed.
     """

@@ -70,16 +70,15 @@ def report(
 
 
 async def _rows(address: str, field: str) -> tuple[list[list[InputRow]], list[str], list[tuple[str, str]]]:
-    """Read every session of a database.
+    """Read every session of a database, and return its ended inputs with their measured values.
 
     Args:
         address: URL of the database.
-        field: The event field whose value is the group of an input.
+        field: The field of events whose value is the group of an input.
 
     Returns:
-        The inputs of each session that can be read and have ended; the ids of sessions whose newest input has not
-            ended; and the ids of
-        sessions that cannot be read, each with the reason.
+        A list of the ended inputs for each session that can be read; the ids of sessions whose newest input has not
+        ended; and pairs of the id of a session that cannot be read and the reason.
     """
     from graph_agent.base.errors import GraphAgentError
     from graph_agent.devtools.statistics import rows_of
@@ -114,12 +113,14 @@ def _feedback_line(sessions: Sequence[Sequence[InputRow]]) -> str:
 
 
 def _lines(arms: list[Arm], by: str) -> list[str]:
-    """Return the table of `report` as lines: a heading, and for each group a row of estimates. For each group but the
-    first, a row with its differences from the first follows.
+    """Return the table of `report` as lines: a heading, and for each group a row of estimates.
+
+    After them comes a row for each group but the first, with its differences from the first group. Estimates that no
+    group has get no column.
 
     Args:
         arms: The groups, at least one.
-        by: The field of the groups, which heads the first column.
+        by: The field that the inputs are grouped by; the heading of the first column.
     """
     names = [name for name in _FORMS if any(name in arm.estimates() for arm in arms)]
     # Aligned as text: the output is read by programs, too.
@@ -136,8 +137,13 @@ def _lines(arms: list[Arm], by: str) -> list[str]:
 
 
 def _early_lines(arms: list[Arm], by: str) -> list[str]:
-    """Return an empty line and a table of calls and requests that began before a plan asked for them, one row for each
-    group with any; empty if no group has any.
+    """Return an empty line and a table of calls and requests that began before a plan had asked for them.
+
+    There is one row for each group with any. The list is empty if no group has any.
+
+    Args:
+        arms: The groups.
+        by: The field that the inputs are grouped by; the heading of the first column.
     """
     table = [[by, "early", "used", "saved s", "wasted s", "wasted cost"]]
     for arm in arms:

@@ -125,7 +125,10 @@ def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _signed(answer: Any, user: str) -> Any:
-    """Return one answer, with `decided_by` in each of its decisions that has no name (see `signed`)."""
+    """Return an answer to an interrupt, with `decided_by: user` in each of its decisions that has no `decided_by`.
+
+    `answer` may be one decision, or have a list of them under `decisions`. Any other value is returned unchanged.
+    """
     if not isinstance(answer, dict):
         return answer
     if isinstance(decisions := answer.get("decisions"), list):
@@ -140,8 +143,10 @@ def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
 
 
 def describe_question(question: Question) -> list[str]:
-    """Return a question as printable lines: one for each call, e.g. `book {"city": "Rome"}`, or one with the
-    interrupt's value if no call waits.
+    """Return a question as printable lines.
+
+    An approval has one line for each of its calls, e.g. `book {"city": "Rome"}`, with the origins of the arguments in
+    brackets if they are known. Any other question has one line with the interrupt's value.
     """
     if question.actions:
         lines = [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
@@ -152,10 +157,11 @@ def describe_question(question: Question) -> list[str]:
 
 
 def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
-    """Parse a decision of the command line: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or
-    `respond:TEXT`.
+    """Parse a decision of the command line on a call, and return its fields.
 
-    Raises `InputError` for any other form, or if the call does not allow the decision.
+    `text` is `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (an object as JSON or YAML) or `respond:TEXT`; the
+    word before the colon may be in upper case. Raises `InputError` for another form, or if the call does not allow the
+    decision.
     """
     kind, colon, rest = text.partition(":")
     kind, rest = kind.strip().lower(), rest.strip()
@@ -202,10 +208,9 @@ def parse_typed_arguments(text: str) -> dict[str, Any]:
 
 
 def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
-    """Return the calls of an approval request, in order, each with its permitted decisions, its delegate and its
-    origins.
+    """Return the calls of an approval request, in order; empty if the interrupt is not an approval request.
 
-    Empty if the interrupt is not an approval request.
+    Each call has its allowed decisions, the origins of its arguments, and the delegate that asks (empty for the agent).
     """
     if (request := request_of(interrupt)) is None:
         return ()
@@ -266,8 +271,10 @@ class Dialog:
 
     @property
     def text(self) -> str:
-        """The text to print before the next line is read: the open question with its call and arguments; empty if the
-        next line continues a question that was printed, or all are answered.
+        """The text to print before the next line is read: the open question, for an approval with its call and
+        arguments.
+
+        Empty if the next line continues a question that was printed, or all questions are answered.
         """
         if self.answers is not None or self._awaits:
             return ""
@@ -317,9 +324,11 @@ class Dialog:
         return returns
 
     def submit(self, given: str) -> None:
-        """Process one line: answer the question, make a decision, or expect the text that a choice needs.
+        """Process one line: answer the question, decide on its call, or expect the text that a choice needs in the next
+        line.
 
-        A line that is refused sets `error`, and the same question stays open.
+        A line that is refused sets `error` and becomes the `default` of the next line; the same question stays open.
+        Any other line clears `error`.
         """
         self.error = ""
         try:
@@ -330,10 +339,11 @@ class Dialog:
             self._draft = given
 
     def _take(self, given: str) -> None:
-        """Process one line by what the dialog expects: an answer, the new arguments, a reason (may be empty), a result,
-        or a choice.
+        """Process one line as what the dialog expects: an answer, the new arguments of a call, a reason, a result, or a
+        choice.
 
-        Raises `InputError` if the line is refused; nothing is decided then.
+        A blank reason rejects without one. A blank result is permitted, a blank answer is not. Raises `InputError` if
+        the line is refused; nothing is decided then.
         """
         action = self._action
         if action is None:
@@ -374,9 +384,10 @@ class Dialog:
             self._draft = visible_json(action.args, indent=2)
 
     def _decide(self, decision: DecisionFields) -> None:
-        """Add the decision on the next call, and open the next question after the last call.
+        """Record the decision on the current call, and then approve following calls that need no question.
 
-        Then approve following calls that need no question.
+        After the decision on a question's last call, the question is closed with its decisions, and the next one is
+        open.
         """
         self._awaits = ""
         self._decisions.append(decision)
@@ -391,7 +402,12 @@ class Dialog:
         self._decisions = []
 
     def _skip_approved(self) -> None:
-        """Approve the next call, and the ones after it, for as long as `approves` or `always` covers them."""
+        """Approve the next call, and the ones after it, for as long as `approves` or the reviewer's `always` covers
+        them.
+
+        A call that no standing approval may cover, a question that is no approval, and the end of the questions stop
+        it.
+        """
         action = self._action
         if action is None or not action.may_be_covered:
             return
@@ -422,7 +438,9 @@ def _news(action: ReviewedCall) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a value as YAML text, or as JSON if it has types that YAML cannot write."""
+    """Return a value as YAML text, or as JSON text if YAML cannot write one of its types; without a line feed at the
+    end.
+    """
     try:
         text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, default_flow_style=False)
     except yaml.representer.RepresenterError:  # an interrupt may have any value
@@ -436,10 +454,11 @@ AskPerson = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
 
 
 async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Ask questions at the terminal, and return interrupt id → answer. Keys that were typed before are dropped first.
+    """Ask questions at the terminal, and return interrupt id → answer.
 
-    Returns None if the reviewer leaves with Ctrl-C or Ctrl-D at a choice or an answer. Questions and errors are printed
-    to `err`.
+    Keys that were typed before are dropped first. In the text that a choice needs, such as a reason, Ctrl-C or Ctrl-D
+    goes back to the choice; at a choice or an answer, the function returns None. Questions and errors are printed to
+    `err`.
     """
     # Imported here: commands without a terminal need no editor.
     from graph_agent.interfaces.cli.editor import LineEditor
@@ -514,8 +533,10 @@ class GivenAnswers:
         return _by_id(questions, decisions, self.answers)
 
     def _texts(self, calls: int) -> Sequence[str]:
-        """Return the decisions as texts that `parse_decision` reads: for `approve_all` and `reject_all` one for each of
-        `calls` calls, otherwise the given ones, whatever their number.
+        """Return the given decisions as texts that `parse_decision` reads.
+
+        For `approve_all` and `reject_all` there is one for each of `calls` calls, otherwise the list is `decisions`,
+        whatever its length.
         """
         if self.approve_all:
             return ["approve"] * calls
@@ -529,8 +550,8 @@ def _by_id(
 ) -> dict[str, Any]:
     """Distribute decisions to calls and answers to the other questions, both in order; return interrupt id → answer.
 
-    An answer that is a JSON object or array is parsed. There must be one decision for each call, and one answer for
-    each other question.
+    There must be one decision for each call, and one answer for each question without calls. An answer that is a JSON
+    object or array is parsed, any other stays text.
     """
     remaining, texts = iter(decisions), iter(answers)
     return {
@@ -542,9 +563,9 @@ def _by_id(
 
 
 def show_question(err: Terminal, dialog: Dialog) -> None:
-    """Print what must be shown before the next line: why the last line was refused, or the next question.
+    """Print what must be shown before the next line: why the last line was refused, or else the next question.
 
-    Prints nothing if the line continues a printed question.
+    Prints nothing if the line continues a question that was printed, or all questions are answered.
     """
     if dialog.error:
         err.print(dialog.error, style="red")

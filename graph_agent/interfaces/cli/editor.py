@@ -21,8 +21,9 @@ HISTORY_VARIABLE = "GRAPH_AGENT_HISTORY"
 def history_path() -> Path | None:
     """Return the path of the file with earlier inputs; None to keep them in memory only.
 
-    The path is the value of `GRAPH_AGENT_HISTORY`; if that is not set, `graph-agent/history` in `$XDG_STATE_HOME` or in
-    `~/.local/state`. Raises `RuntimeError` if the home folder is needed and unknown.
+    The path is the value of `GRAPH_AGENT_HISTORY`, or None if the variable is empty. If it is not set, the path is
+    `graph-agent/history` in `$XDG_STATE_HOME`, or in `~/.local/state` if `XDG_STATE_HOME` is no absolute path. Raises
+    `RuntimeError` if the home folder is needed and unknown.
     """
     given = os.environ.get(HISTORY_VARIABLE)
     if given is not None:
@@ -34,9 +35,10 @@ def history_path() -> Path | None:
 
 
 def open_history() -> History:
-    """Return the history of earlier inputs. Its file is created if needed, and only this user can read it.
+    """Return the history of earlier inputs, from the file that `history_path` names.
 
-    If `GRAPH_AGENT_HISTORY` is empty or the file cannot be written, the history is kept in memory.
+    The file and its folders are created if needed, for this user only. If there is no path, or the file cannot be
+    written, the history is kept in memory.
     """
     try:
         path = history_path()
@@ -52,7 +54,10 @@ def open_history() -> History:
 
 
 def terminal_output() -> Output:
-    """Return the terminal for prompt_toolkit: the one behind standard output, or else the one behind standard error."""
+    """Return the terminal that prompt_toolkit writes to: the one behind standard output, or else behind standard error.
+
+    Requests for the cursor position are switched off, because their answers could be read as typed keys.
+    """
     output = create_output(always_prefer_tty=True)
     if isinstance(output, Vt100_Output):
         # The terminal's answers to requests for the cursor position could arrive as keys of the next input.
@@ -91,9 +96,7 @@ class LineEditor:
 
             @keys.add("c-c")
             def interrupt(event: KeyPressEvent) -> None:
-                """Pass the typed text to `on_interrupt`, which handles Ctrl-C, and clear the text if it returns
-                True.
-                """
+                """Handle Ctrl-C: call `on_interrupt` with the typed text, and clear the text if it returns True."""
                 if on_interrupt(event.current_buffer.text):
                     event.current_buffer.reset()
 

@@ -34,11 +34,11 @@ class EnvFile:
 def read_env_file(agent_file: Path) -> EnvFile | None:
     """Set the environment variables of the file `.env` next to an agent file.
 
-    Variables that the environment has already are unchanged; the result lists both kinds.
+    Variables that the environment has already are unchanged, and a name without `=` is ignored. Only the agent file's
+    folder is searched, so that a server never reads the secrets of another project.
 
     Args:
-        agent_file: Path of the agent file. No other folder is searched, so that a server never reads the secrets of
-            another project.
+        agent_file: Path of the agent file.
 
     Returns:
         The file that was read; None if there is no `.env`, or the agent file does not exist.

@@ -117,7 +117,11 @@ def eval_(
 async def _rated(agent: Path) -> CaseFile:
     """Return the answers that users have rated, in the database of an agent file, as cases.
 
-    Raises `ConfigError` if there are none, or if the file or the database cannot be opened.
+    Args:
+        agent: Path of the agent file.
+
+    Raises:
+        ConfigError: The file is invalid, the database does not exist or cannot be opened, or no answer has feedback.
     """
     from graph_agent.agent_file.spec import load_spec
     from graph_agent.devtools.cases import CaseFile
@@ -148,18 +152,18 @@ def _plan(
     no_env: bool,
     allow_writes: bool,
 ) -> Plan:
-    """Return the evaluation that the options of `eval` ask for: which cases run with which agents, and where the runs
-    are stored.
+    """Return the evaluation that the options of `eval` ask for: which cases run with which agents, and where runs are
+    stored.
 
-    Of two agents with one name, the second has ` (--vs)` after its label. Unless `no_env`, the file `.env` next to the
-    agent file is read into the environment.
+    The agents are the agent file and, with `vs`, another one. If both have the same name, ` (--vs)` is added to the
+    label of the second. Unless `no_env`, the file `.env` next to the agent file is read into the environment.
 
     Args:
         file: The cases.
         path: The file that they are in; relative paths and the default database are next to it.
-        agent: The agent file; None for the one that the cases name, or else the default one.
-        vs: Path of another agent file to compare with, and `KEY=VALUE` pairs that replace keys of it; empty for no
-            comparison.
+        agent: The agent file; None for the one that the cases name, or else `agent.yaml` in the current folder.
+        vs: Path of another agent file to compare with, and `KEY=VALUE` pairs that replace keys of it, or of the agent
+            file if no other is named; empty for no comparison.
         only: Names or patterns of cases, such as `hotel*`; empty for all.
         repeat: Runs of each case.
         today: The agent's current date; None for the real one.
@@ -168,7 +172,7 @@ def _plan(
         allow_writes: Whether cases taken from sessions that called side-effecting tools may run.
 
     Raises:
-        ConfigError: A file is invalid, no agent is named, or no case matches `only`.
+        ConfigError: A file or a key is invalid, no agent is named, or no case matches `only`.
     """
     from fnmatch import fnmatchcase
 
@@ -223,7 +227,9 @@ def _export(file: CaseFile, export: str) -> None:
 
 
 def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
-    """Return the label and the agent file of the agent that `--vs` describes; the label is e.g. `model=openai:gpt-4o`.
+    """Return the label and the specification of the agent that `--vs` describes.
+
+    The label is the name of the named file, followed by the pairs, e.g. `fast.yaml model=openai:gpt-4o`.
 
     Args:
         spec: The agent file whose keys are replaced if `vs` names no other.
@@ -248,8 +254,8 @@ def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
 async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
     """Run the cases, display the progress, print the summary, and return the outcome.
 
-    Runs that an earlier evaluation has completed in the same database are not repeated. After Ctrl-C a hint is printed
-    that the same command continues, and the cancellation is raised.
+    Runs that an earlier evaluation has completed in the same database are not repeated. If the task is cancelled
+    (Ctrl-C), a note is printed that the same command goes on with the other runs, and the cancellation is raised.
 
     Args:
         plan: The cases and agents.
@@ -330,9 +336,10 @@ class EvaluationProgress:
             self._print_ended()
 
     def close(self, report: Report) -> None:
-        """Print the summary.
+        """Print the summary. Prints nothing if quiet.
 
-        If there was a live table, print the whole table and the failed checks before it. Prints nothing if quiet.
+        If there was a live table, which showed only as many rows as the terminal has, the whole table and the failed
+        checks are printed before the summary.
         """
         if self._quiet:
             return
@@ -350,9 +357,9 @@ class EvaluationProgress:
             self._out.line(line)
 
     def _print_ended(self) -> None:
-        """Print the cases that are complete and not printed yet, in the order of the file.
+        """Print the cases whose runs have all ended and that are not printed yet, each with its failed checks.
 
-        Stops at the first case that is not complete.
+        They are printed in the order of the file, so the first case with a missing run stops it.
         """
         from graph_agent.devtools.evaluation_report import CaseSummary, case_line, failure_lines
 
@@ -370,10 +377,13 @@ class EvaluationProgress:
                 self._out.line(f"      {line}")
 
     def _table(self, *, every: bool = False) -> Table:
-        """Return the table of the cases, with the number of ended trials as its caption.
+        """Return the table of the cases, with the number of ended runs as its caption.
 
-        If the terminal has too few rows, cases that passed are left out first, then cases that have not begun, then
-        failed ones. With `every`, all rows are returned.
+        If the terminal has too few rows, rows are left out in this order: cases that passed or have passed so far,
+        cases that have not begun, failed cases, running cases.
+
+        Args:
+            every: Return all rows, whatever the height of the terminal.
         """
         from rich.table import Table
         from rich.text import Text

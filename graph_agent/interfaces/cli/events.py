@@ -77,6 +77,8 @@ def events(
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
     """Pass the stored events of a session to `show`, oldest first, and with `follow` also every later one.
 
+    Events of a wave that still runs (the parallel calls of one reply) are included.
+
     Args:
         address: URL of the database.
         session_id: Id of the session.
@@ -86,6 +88,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
 
     Raises:
         InputError: The database has no such session.
+        ConfigError: The database does not exist or cannot be opened.
     """
     import asyncio
 
@@ -115,15 +118,19 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
 
 
 def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
-    """Print the recorded requests of a session to models, each as the messages it added and removed compared with the
-    request before.
+    """Print the recorded requests of a session to models, each as what it added to and removed from the request before.
+
+    Long texts are cut. Each request also has the model's reasoning, if it was recorded.
 
     Args:
         address: URL of the database.
-        session_id: Id of the session. `InputError` is raised if the database has none.
+        session_id: Id of the session.
         last: Only this many newest requests; 0 for all.
         out: Where to print.
         as_json: Print each request as a JSON object with all its messages instead.
+
+    Raises:
+        InputError: The database has no such session.
     """
     from dataclasses import asdict
 
@@ -161,9 +168,7 @@ def event_line(event: Mapping[str, Any]) -> str:
 def short_json(value: Any) -> str:
     """Return a value as one line of at most 200 characters, ending in `…` if it was cut.
 
-    A text stays as it is, any other value becomes JSON.
-
-    Each run of white space becomes one blank.
+    A text is shown without quotation marks, any other value as JSON. Each run of white space becomes one blank.
     """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     # Cut before it is split: a result may have megabytes.
@@ -172,10 +177,11 @@ def short_json(value: Any) -> str:
 
 
 def _content(event: Mapping[str, Any]) -> str:
-    """Return the content of an event as one line; which fields it has depends on the type of the event. Long values are
-    cut (`short_json`).
+    """Return the content of an event as one line, e.g. the text of a message, or a call with its arguments.
 
-    An event of an unknown type is shown as JSON of the fields that not every event has.
+    Which fields the line has depends on the type of the event. Long values are cut (`short_json`), and the values of
+    named secrets are masked in warnings and errors. An event of an unknown type is shown as JSON of the fields that not
+    every event has, or as an empty text if it has none.
     """
     match event["type"]:
         case "user_message" | "steering" | "agent_response":
@@ -239,9 +245,7 @@ def _tainted(event: Mapping[str, Any]) -> str:
 
 
 def _source(event: Mapping[str, Any]) -> str:
-    """Return `delegate NAME: ` or `middleware NAME: ` if a delegate or a middleware asked for an approval; an empty
-    text for the agent itself.
-    """
+    """Return what asked for an approval, as `delegate NAME: ` or `middleware NAME: `; empty for the agent itself."""
     for kind in ("delegate", "middleware"):
         if kind in event:
             return f"{kind} {event[kind]}: "

@@ -90,13 +90,14 @@ def feedback(
 async def _give(address: str, session_id: str, rating: Rating, options: dict[str, Any]) -> tuple[int, Case | None]:
     """Store the rating of an answer without opening the agent.
 
-    Returns the number of the answer's event, and the answer as a case if the option `evaluate` is set, otherwise None.
-
     Args:
         address: URL of the database.
         session_id: Id of the session.
         rating: `up` or `down`.
         options: The other arguments of `Session.feedback`: `note`, `answer`, `by` and `evaluate`.
+
+    Returns:
+        The number of the answer's event, and the answer as a case; None in place of the case unless `evaluate` is set.
 
     Raises:
         InputError: There is no such session or answer.

@@ -81,15 +81,15 @@ def forget(
 
 @asynccontextmanager
 async def _opened(config: Path, db: str | None, *, asks_embeddings: bool = True) -> AsyncIterator[Memory]:
-    """Open the memory of an agent file, without its model.
+    """Open the memory of an agent file, without the agent's model, and close it at the end of the context.
 
     Args:
         config: Path of the agent file.
-        db: URL of another database than the file's; None for the file's. The database must exist.
-        asks_embeddings: Whether the embedding model is needed, to search or to store a fact.
+        db: URL of another database than the file's; None for the file's.
+        asks_embeddings: Whether the embedding model is opened, which a search or a new fact needs.
 
     Raises:
-        ConfigError: The agent file is invalid or has no memory, or the database does not exist.
+        ConfigError: The agent file is invalid or has no memory; or the database does not exist or is `memory:`.
     """
     from graph_agent.agent_file.memory import open_memory_of
     from graph_agent.agent_file.spec import load_spec

@@ -105,10 +105,11 @@ class InputRunner:
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
         """Run one input and the messages that are queued behind it; return the exit status.
 
-        Questions of the run are answered by `ask`; an answer that the session refuses is asked for again. The status is
-        0; 1 if a run failed or was aborted; 4 if a question stays open; 130 after Ctrl-C.
+        Open questions of the run are answered by `ask`; an answer that the session refuses is asked for again. The
+        status is 0; 1 if a run failed or was aborted; 4 if a question stays open; 130 after Ctrl-C.
 
         Args:
+            session: The session of the input.
             text: The input.
             show: Whether to print the input before its run.
             warnings: Warnings of the agent, which are printed before the run.
@@ -123,7 +124,10 @@ class InputRunner:
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
         """Answer a session's open questions, or continue it after a crash; return the exit status (see `run`).
 
+        If `ask` leaves the questions open, the command that answers them is printed, and the status is 4.
+
         Args:
+            session: The session.
             questions: The open questions; empty after a crash.
             given: Answers from the command line; if it is empty, `ask` answers.
 
@@ -147,9 +151,11 @@ class InputRunner:
         """Print a run, ask the questions that it ends with, and resume it until none is open; return the exit status
         (see `run`).
 
-        An answer that the session refuses is printed, and the questions are asked again.
+        An answer that the session refuses (`InputError`) is printed, and the questions are asked again. After Ctrl-C no
+        question is asked. If `ask` leaves the questions open, the command that answers them is printed.
 
         Args:
+            session: The session of the run.
             parts: The stream of the run.
             report: Prints the parts.
         """
@@ -171,10 +177,10 @@ class InputRunner:
     async def _show(
         self, session: Session, parts: AsyncGenerator[Part], report: RunReport
     ) -> tuple[int, RunResult | None]:
-        """Print the parts of a run; Ctrl-C meanwhile aborts the session. Return the exit status (`STOPPED` after
-        Ctrl-C, 1 for a failed or aborted run, else 0) and the newest result.
+        """Print the parts of a run; return the exit status and the result of the newest input, None if none has ended.
 
-        The result is None if the run ended without one. The report is closed in any case.
+        The status is `STOPPED` after Ctrl-C, which aborts the session; 1 if an input of the run has failed or was
+        aborted; otherwise 0. The report is closed in any case. Exceptions of the run are raised.
         """
         status, result = 0, None
         try:
@@ -194,7 +200,7 @@ class InputRunner:
     def _report(self, session: Session) -> RunReport:
         """Return the printer of a run: JSON lines, or text.
 
-        Text on a terminal begins with a line that names the session.
+        Before text, a line that names the session is printed if standard error is a terminal.
         """
         if self._settings.as_json:
             return JsonReport(session.id)
@@ -209,11 +215,12 @@ class InputRunner:
 
 
 async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]]) -> int:
-    """Open the agent, ask the questions one after the other, and return the largest exit status of their runs (see
+    """Open the agent, ask the questions one after the other, and return the largest exit status (see
     `InputRunner.run`).
 
-    It stops at the first run that waits for an answer or is stopped by Ctrl-C. At the end, the option that continues
-    the session is printed if it is stored.
+    The first run that waits for an answer or is stopped by Ctrl-C is the last one. At the end, the option that
+    continues the session is printed if the session is stored and the questions came from standard input, or Ctrl-C
+    stopped the run; never with `--json`.
 
     Args:
         settings: The agent, and how to print.
@@ -248,7 +255,10 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
 async def resume_one(settings: Settings, given: GivenAnswers) -> int:
     """Open the agent, and resume the session that the settings name; return the exit status (see `InputRunner.run`).
 
-    Raises `InputError` if there is no such session, nothing to resume, or the given answers do not fit.
+    Ctrl-C before a run begins gives the status 130.
+
+    Raises:
+        InputError: There is no such session, nothing to resume, or the given answers do not fit.
     """
     assert settings.session_id is not None
     with Interrupts.handled() as interrupts:
@@ -267,9 +277,8 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
 async def _questions(questions: Sequence[tuple[str, bool]], err: Terminal) -> AsyncIterator[tuple[str, bool]]:
     """Yield each question with whether to print it.
 
-    Without questions, yield each non-blank line of standard input, not to be printed.
-
-    If standard input is a terminal, a prompt is printed on standard error before each line.
+    If `questions` is empty, yield each non-blank line of standard input until its end, not to be printed. If standard
+    input is a terminal, a prompt is printed on `err` before each line.
     """
     for question in questions:
         yield question

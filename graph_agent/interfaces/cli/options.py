@@ -27,9 +27,7 @@ _HIGHEST_PORT = 65535
 
 
 def session_option(value: str | None) -> str | None:
-    """Check a session id of the command line, and return it unchanged.
-
-    None, which means that the option is not given, is permitted.
+    """Check a session id of the command line, and return it unchanged; None, for an option that is not given, is valid.
 
     Raises `typer.BadParameter` for an empty id, and for one with a lone surrogate, which no database can store.
     """
@@ -176,10 +174,10 @@ def no_session(session_id: str, address: str) -> InputError:
 async def open_sessions(
     address: str,
 ) -> AsyncIterator[tuple[BaseCheckpointSaver[Any], Callable[[str], Awaitable[bool]]]]:
-    """Open an existing database for reading; raise `ConfigError` if it does not exist or cannot be opened.
+    """Open an existing database for reading, and close it at the end of the context.
 
-    Yields the checkpointer, and an async function that returns, for the id of a session, whether any process runs the
-    session.
+    Yields the checkpointer, and an async function that returns whether any process runs the session with a given id.
+    Raises `ConfigError` if the database does not exist, cannot be opened, or is `memory:`.
     """
     from graph_agent.session.activity import running_check_at
     from graph_agent.storage.checkpoints.open import open_reader
@@ -197,7 +195,12 @@ async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
 
 
 async def stored_activity(address: str, session_id: str) -> tuple[list[StoredEvent], Activity]:
-    """Return the events of a session like `stored_events`, with the same errors, and what the session does."""
+    """Return the stored events of a session, oldest first, and what the session does, e.g. `running` or `interrupted`.
+
+    Raises:
+        InputError: There is no such session.
+        ConfigError: The database does not exist, cannot be opened, or is `memory:`.
+    """
     from graph_agent.session.activity import session_activity
     from graph_agent.session.history import EventReader
 

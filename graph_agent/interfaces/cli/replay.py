@@ -182,13 +182,12 @@ class _Change:
 
 
 def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequence[str]) -> AgentSpec:
-    """Return a copy of the agent file with the model, the system prompt and the keys of the options.
-
-    No file is written.
+    """Return a copy of the agent file with the model, the system prompt and the keys of the options; no file is
+    written.
 
     Args:
         spec: The agent file.
-        model: The value of `--model`; None to keep the file's model.
+        model: The value of `--model`; None to keep the file's model. It replaces a key `model`.
         prompt: File with the system prompt; a `.yaml` or `.yml` file is a template. None to keep the file's prompt.
         keys: Pairs `KEY=VALUE`. The name of a field of `LoopConfig`, such as `max_steps`, means the key below `config`.
 
@@ -215,8 +214,9 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
 
 
 def _version(prompt: Path | None) -> str:
-    """Return the version of the system prompt in a file, in the form in which `plan` events record it; an empty text
-    for None.
+    """Return the version of the system prompt in a file, in the form in which `plan` events record it.
+
+    It is a hash of the text; in a `.yaml` or `.yml` file, of the text under `template`. Returns an empty text for None.
     """
     from graph_agent.base._internal.text import version_of
     from graph_agent.base._internal.yaml_files import parse_yaml
@@ -228,9 +228,10 @@ def _version(prompt: Path | None) -> str:
 
 
 def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
-    """Import the tools of the options `NAME=MODULE:ATTRIBUTE`, and return them by name.
+    """Import the tools of the options `NAME=MODULE:ATTRIBUTE`, and return them by the name in the option.
 
-    Raises `ConfigError` for another form, an attribute that cannot be imported, or one that is no tool.
+    Raises:
+        ConfigError: An option has another form, or the attribute cannot be imported or is no tool.
     """
     from graph_agent.agent_file.factory import load_tool
 
@@ -245,11 +246,11 @@ def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
 
 @asynccontextmanager
 async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
-    """Open the agent and yield the object that replays sessions with it; the agent's warnings are printed on standard
-    error.
+    """Open the agent, print its warnings on standard error, and yield the object that replays sessions with the agent.
 
-    The agent's database is not opened, its memory is empty, and caches are off. Unless `--model` is given, a model
-    without replies stands in. Secrets are read only if a tool can run.
+    The agent's database is not opened, its memory is empty, and the caches of replies and plans are off. Unless the
+    agent has a new model (`--model`), a model without replies stands in. Secrets of the agent file are read only if a
+    tool can run.
     """
     from graph_agent.agent_file.factory import open_agent, silent_model
     from graph_agent.base.database_urls import MEMORY
@@ -295,8 +296,10 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
 async def _replay_one(
     change: _Change, address: str, session: str, number: int | None, from_step: int, *, as_json: bool
 ) -> int:
-    """Replay one session, print the outcome, and return the exit status: 0 if it equals the recording, else 1. With
-    `--prompt`, both versions of the prompt are printed on standard error.
+    """Replay one session, print the outcome, and return the exit status: 0 if it equals the recording, else 1.
+
+    With `--prompt` and without `as_json`, the versions of the new and of the recorded prompt are printed on standard
+    error.
 
     Args:
         change: The agent that replays.
@@ -446,7 +449,10 @@ def _moment(text: str) -> datetime:
 
 
 async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> list[str]:
-    """Copy a session to a new one, up to a step of an input. The copied session is unchanged.
+    """Copy a session to a new one, up to a step of an input, and return a warning for each call that may be made again.
+
+    These are the calls that the new session leaves out and that have, or may have, taken effect. The copied session is
+    unchanged.
 
     Args:
         address: URL of the database.
@@ -458,9 +464,6 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
     Raises:
         InputError: There is no such session, input or step; a call of the last copied input has no result; or nothing
             would be copied.
-
-    Returns:
-        A warning for each call that the new session leaves out, and may make again.
     """
     from graph_agent.devtools.recording import read_recording
     from graph_agent.interfaces.cli.events import short_json

@@ -33,19 +33,19 @@ class RunReport:
     """Prints a run, and the runs of the messages that were queued behind it. This base class prints nothing."""
 
     def question(self, text: str) -> None:
-        """Print a message of the user, before its run."""
+        """Do nothing; a subclass prints a message of the user, before its run."""
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Print the warnings that the agent has for every input, before a run."""
+        """Do nothing; a subclass prints the warnings that the agent has for every input, before a run."""
 
     def take(self, part: results.Part) -> None:
-        """Print one part of the run."""
+        """Do nothing; a subclass prints one part of the run."""
 
     def resume(self) -> None:
-        """Prepare for the rest of a run whose questions were answered."""
+        """Do nothing; a subclass prepares for the rest of a run whose questions were answered."""
 
     def close(self) -> None:
-        """Complete the output of a run that has ended or was interrupted."""
+        """Do nothing; a subclass completes the output of a run that has ended or was interrupted."""
 
 
 class TextReport(RunReport):
@@ -89,8 +89,9 @@ class TextReport(RunReport):
         """Print one part of the run, or update the live region with it.
 
         Streamed text is printed as it arrives, except text that reports a failure; the error's event prints that.
-        Reasoning is printed once it has ended, folded to one line or whole. At the end of the run, the error text of
-        the model's provider is printed if the error does not contain it.
+        Reasoning is collected, and printed once a part of another kind follows. At the end of the run, the error text
+        of the model's provider is printed if the run's error does not contain it. Parts that have nothing to print are
+        ignored.
         """
         if isinstance(part, results.Reasoning):
             self._reasoning += part.text
@@ -134,10 +135,11 @@ class TextReport(RunReport):
         self._screen.show_running([])
 
     def _event(self, event: Event) -> None:
-        """Print an event of the history: an answer with its sources, a queued message, a warning, an error, a hint or a
-        steering message.
+        """Print an event of the history, or pass it to `_call` if it belongs to a call.
 
-        Events of calls go to `_call`.
+        Printed are an answer with its sources, a message that was queued, remembered facts, a steering message, a call
+        of the provider, a warning, an error, and the hint of a limit or a loop. A warning that `warn` has printed
+        already is left out, and so is the first message, which the caller has printed.
         """
         if event["type"] == "agent_response":
             self._end_wave()
@@ -172,11 +174,10 @@ class TextReport(RunReport):
             self._call(event)
 
     def _call(self, event: Event) -> None:
-        """Update the current wave (the calls of one reply) with an event of a call, and display it.
+        """Update the current wave (the parallel calls of one reply) with an event, and display the calls that run.
 
-        Print the wave once all its calls have results.
-
-        Arguments that untrusted text decides on are printed in yellow.
+        Once all calls of the wave have results, the wave is printed. Arguments that come from untrusted text are
+        printed in yellow when their call is planned. Events of no call change nothing.
         """
         self._wave.add(event)
         if event["type"] == "tool_call" and (found := origins_text(event, tainted=True)):
@@ -195,8 +196,8 @@ class TextReport(RunReport):
 
         Args:
             text: The whole answer.
-            is_report: Whether the text reports a failure. If so, only the list of completed calls after its first empty
-                line is printed, on standard error.
+            is_report: Whether the text reports a failure. If so, only the list of completed calls, which follows the
+                first empty line, is printed, on standard error.
         """
         # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
         rest = text.removeprefix(self._printed)
@@ -234,8 +235,10 @@ class TextReport(RunReport):
         self._provided = []
 
     def _sources(self, citations: Sequence[Mapping[str, Any]]) -> None:
-        """Print the lines of calls that the provider ran, then each source that an answer cites as a numbered line,
-        once.
+        """Print the waiting lines about calls of the provider, then each source that an answer cites, numbered, and
+        only once.
+
+        A source is shown by title and URL; one that has neither is left out.
         """
         self._end_provided()
         named = [" - ".join(filter(None, (each.get("title"), each.get("url")))) for each in citations]

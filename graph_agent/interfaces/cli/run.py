@@ -260,7 +260,7 @@ def settings_of(
 
 
 def _read_stdin() -> str:
-    """Return standard input without surrounding white space; raise `InputError` if it is empty."""
+    """Return the whole of standard input without surrounding white space; raise `InputError` if nothing is left."""
     text = sys.stdin.read().strip()
     if not text:
         raise InputError("Standard input is empty; `-` takes the question from it.")
@@ -268,7 +268,7 @@ def _read_stdin() -> str:
 
 
 def _end(status: int) -> None:
-    """Exit with a status. After Ctrl-C (130), threads are not waited for, because they may be blocked."""
+    """Exit with a status. For 130 (Ctrl-C), threads are not waited for, because they may be blocked."""
     from graph_agent.interfaces.cli.agent_thread import STOPPED, leave_interrupted
 
     if status == STOPPED:

@@ -117,9 +117,10 @@ class Wave:
         return bool(self.calls) and all(call.has_result for call in self.calls.values())
 
     def take(self, *, keep_running: bool) -> list[ShownCall]:
-        """Remove the calls from the wave and return them.
+        """Remove the calls from the wave and return them, in the order of planning.
 
-        With `keep_running`, calls without a result stay and are not returned.
+        Args:
+            keep_running: Whether calls without a result stay in the wave and are not returned.
         """
         # A run that waits for a person continues the wave later.
         running = {id_: call for id_, call in self.calls.items() if keep_running and not call.has_result}
@@ -135,6 +136,8 @@ class Wave:
 
 def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
     """Return the drawing of a wave: one line for a single call; a heading and one row per call for several.
+
+    Each call has its duration and a sign for its state, and a failed one the reason.
 
     Args:
         calls: The calls, in the order of planning; at least one.
@@ -162,8 +165,9 @@ def _with_reason(line: Text, call: ShownCall) -> Text:
 
 
 def _duration(call: ShownCall) -> str:
-    """Return how long a call took, or has run so far, e.g. `1.5 s` or `2.0 min`; `not run` for a call that was denied
-    or refused.
+    """Return how long a call took, or has run so far, e.g. `1.5 s`, or from 100 s on `2.0 min`.
+
+    Returns `not run` for a call that was denied or refused.
     """
     # A call that was denied has no duration of its own.
     if call.status in NOT_RUN:
@@ -218,9 +222,9 @@ class LiveScreen(PlainScreen):
         self._live: Live | None = None
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Display the calls in the live region, redrawn eight times a second. An empty list removes the region.
+        """Display the calls in the live region, redrawn eight times a second; an empty list removes the region.
 
-        An unfinished line of streamed text is ended first.
+        Before the region appears, an unfinished line of streamed text is ended.
         """
         self._calls = calls
         if calls and self._live is None:

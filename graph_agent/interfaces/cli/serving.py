@@ -191,9 +191,9 @@ def acp(
 
 
 async def _serve(settings: Settings, transport: StdioTransport) -> None:
-    """Open the agent and serve it over ACP until the editor ends the connection.
+    """Open the agent, serve it over ACP until the editor ends the connection, and close the agent.
 
-    SIGTERM cancels the server, and the agent is closed.
+    SIGTERM cancels this task, which closes the agent, too (not on Windows).
     """
     import asyncio
 

@@ -82,7 +82,7 @@ def sessions(
 
 
 def _filter(status: str | None, *, rated: bool) -> Callable[[SessionSummary], bool] | None:
-    """Return the function that selects sessions by the options of `sessions`; None without such an option.
+    """Return the function that selects sessions by the options of `sessions`; None if neither option is given.
 
     Raises `typer.BadParameter` for an unknown status.
     """

@@ -164,9 +164,15 @@ def _path_from(out: Path | None, agent: Path) -> str:
 async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
     """Return the recording of a session as a Python test or, with `as_case`, as a YAML case of `graph-agent eval`.
 
-    `number` is the only input to export, from 1, or negative counted from the newest; None for all. `agent` is the path
-    of the agent file that the test builds; None for an agent of stub tools. Raises `InputError` if there is no such
-    session or input.
+    Args:
+        address: URL of the database.
+        session: Id of the session.
+        number: The only input to export, from 1, or negative counted from the newest; None for all.
+        agent: Path of the agent file that the test builds; None for an agent of stub tools.
+        as_case: Whether to return a case.
+
+    Raises:
+        InputError: There is no such session or input.
     """
     from graph_agent.devtools.export import to_case, to_test
     from graph_agent.devtools.recording import read_recording
@@ -220,9 +226,7 @@ def rm(
     chosen = [*dict.fromkeys(sessions)]
 
     async def check() -> None:
-        """Check all sessions before any is deleted; raise `InputError` if one does not exist, or it or one of its
-        background tasks is running.
-        """
+        """Raise `InputError` if one of the sessions does not exist, or it or one of its background tasks is running."""
         async with open_sessions(address) as (saver, is_running):
             for each in chosen:
                 if await saver.aget_tuple({"configurable": {"thread_id": each, "checkpoint_ns": ""}}) is None:
@@ -366,7 +370,9 @@ def parse_duration(text: str) -> timedelta:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in the largest fitting decimal unit up to GB, e.g. `512 B`, `1.5 MB` or `-2.0 KB`."""
+    """Return a number of bytes in the largest decimal unit that it reaches, up to GB, e.g. `512 B`, `1.5 MB` or `-2.0
+    KB`.
+    """
     amount, unit = float(abs(size)), "B"
     for larger in ("KB", "MB", "GB"):
         if amount < 1000:
@@ -435,13 +441,16 @@ def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db:
 
 
 async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:
-    """Store a message for a session, whose run reads it in whatever process it is.
+    """Store a message for a session, which its run reads in whatever process it is; return a line that confirms it.
 
-    The agent's model and servers are not opened.
+    The agent's model and servers are not opened. The line is e.g. `Queued for session s1, before its next step: Hurry`.
 
-    Returns a line that confirms it, e.g. `Queued for session s1, before its next step: Hurry`. `db` None is the
-    database of the agent file, `session_id` None the only session that is running. `kind` is `steer` for a message
-    before the next step, or `follow_up` for an input after the current answer.
+    Args:
+        spec: The agent file.
+        db: URL of another database than the file's; None for the file's.
+        session_id: Id of the session; None for the only one that is running.
+        kind: `steer` for a message before the next step, or `follow_up` for an input after the current answer.
+        text: The message.
 
     Raises:
         ConfigError: The database does not exist, cannot be opened, or is `memory:`.
@@ -480,7 +489,12 @@ async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) 
 
     A running session is sent a request to abort, whose effect is not waited for. If the newest input is unfinished but
     no process runs it (it waits for an answer, or its process crashed), the agent is opened here and settles the open
-    calls. `db` None is the database of the agent file, `session_id` None the only session that is running.
+    calls. There is nothing to stop if the session does not exist or its newest input has ended.
+
+    Args:
+        spec: The agent file.
+        db: URL of another database than the file's; None for the file's.
+        session_id: Id of the session; None for the only one that is running.
 
     Raises:
         InputError: No session is named, and not exactly one is running.

@@ -70,7 +70,8 @@ class Terminal:
         Args:
             columns: The names of the columns, at least two.
             rows: The rows, each with one cell for each column.
-            styles: One style of rich for each row, which colours its second cell; an empty text for no style.
+            styles: One style of rich for each row, which is applied to the row's second cell; an empty text for no
+                style.
             right: The names of the columns that are aligned to the right.
         """
         from rich.table import Table
@@ -107,9 +108,10 @@ class TerminalLogStream:
         self._waiting: list[str] = []
 
     def write(self, text: str) -> int:
-        """Write a log record to standard error, or keep it until the unfinished line of standard output ends.
+        """Write a log record to standard error, and return the number of characters.
 
-        Returns the number of characters.
+        The record is kept in memory instead while standard output has an unfinished line and both streams are the same
+        terminal, file or pipe; it is written when the line ends.
         """
         if self.unfinished and _is_one_device():
             self._waiting.append(text)
@@ -122,8 +124,9 @@ class TerminalLogStream:
         sys.stderr.flush()
 
     def end_line(self) -> None:
-        """If standard output has an unfinished line and both streams are one device, end the line and write the kept
-        records.
+        """End an unfinished line of standard output with a line feed, and write the kept records.
+
+        Does nothing if no line is unfinished, or if the two streams are not the same terminal, file or pipe.
         """
         if self.unfinished and _is_one_device():
             sys.stdout.write("\n")
@@ -156,8 +159,9 @@ def escape_unencodable() -> None:
 
 
 def _is_one_device() -> bool:
-    """Return whether standard output and standard error are the same terminal, file or pipe; False if one has no file
-    descriptor.
+    """Return whether standard output and standard error are the same terminal, file or pipe.
+
+    Returns False if one of them has no file descriptor.
     """
     try:
         one, other = (os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr))

@@ -100,9 +100,9 @@ def draw(root: Span, number: int) -> list[str]:
 
 
 def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: bool) -> list[str]:
-    """Return the rows of spans as a tree.
+    """Return the rows of spans as a tree, each with the origins of its arguments and the rows of its children below it.
 
-    Below the row of each span are the origins of its arguments, and the rows of its children.
+    The only model call of a plan or an answer has no row of its own.
 
     Args:
         spans: The spans of one level, in order.
@@ -127,10 +127,13 @@ def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: 
 def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
     """Return the row of a span: label, duration, tokens, and a bar that takes the rest of 80 columns.
 
+    The tokens are left out if the input tokens are unknown or 0.
+
     Args:
+        span: The span.
         branch: What precedes the label, e.g. `├ `.
         axis: Maps times to positions of the bar.
-        has_cost: Whether the row has a column of the cost, before the bar.
+        has_cost: Whether the row has a column of the cost, before the bar; it is blank if the cost is unknown.
     """
     tokens = f"{short(span.input_tokens)}+{short(span.output_tokens)}" if span.input_tokens else ""
     columns = [
@@ -145,8 +148,11 @@ def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
 
 
 def _label(span: Span) -> str:
-    """Return the text that names a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)`, `answer gpt-5`, or `person:
-    book` for a wait. A failed request adds its error; a gap is `interrupted`, `retry` or `idle`.
+    """Return the text that names a span in its row.
+
+    It is e.g. `plan 1 gpt-5`, `answer gpt-5`, `✓ search (needs list)` for a call, or `person: book` for a wait. A
+    failed plan and a failed model call are followed by the error; a gap is `interrupted`, `retry`
+    or `idle`.
     """
     match span.kind:
         case "plan":
@@ -165,10 +171,15 @@ def _label(span: Span) -> str:
 
 
 def _bar(span: Span, axis: TimeAxis, width: int) -> str:
-    """Return the bar of a span on `width` cells: `░` while the call was queued, `▒` while it ran before its plan was
-    complete, then `█`, or `┄` for a wait.
+    """Return the bar of a span on `width` cells, after blanks up to its beginning.
 
-    A span that has not ended is only `▶`, or `▏` if its run was interrupted.
+    The bar is `░` while the call was queued, `▒` while it ran before its plan was complete, then `█`, or `┄` for a
+    wait. A span that has not ended is only one sign: `▶` while it runs or waits, otherwise `▏`.
+
+    Args:
+        span: The span.
+        axis: Maps times to positions from 0 to 1.
+        width: Number of cells.
     """
     from datetime import timedelta
 

@@ -58,8 +58,8 @@ def discard_typed_keys() -> None:
 
 
 def _own_terminal() -> int | None:
-    """Return the file descriptor of standard input, or None if it is not a terminal or this process is not in its
-    foreground.
+    """Return the file descriptor of standard input if it is a terminal with this process in its foreground, else
+    None.
     """
     try:
         number = sys.stdin.fileno()
@@ -84,9 +84,7 @@ def _show_cursor() -> None:
 
 
 def _end(number: int, _: object) -> None:
-    """Signal handler: restore the cursor and the echo, then raise the signal again with its default action, which ends
-    the process.
-    """
+    """Signal handler: restore the cursor and the echo, and end the process by the signal's default action."""
     _show_cursor()
     show_typed_keys()
     signal.signal(number, signal.SIG_DFL)
@@ -96,7 +94,8 @@ def _end(number: int, _: object) -> None:
 def _suspend(number: int, _: object) -> None:
     """Signal handler for Ctrl-Z: restore the cursor and the echo, and suspend the process.
 
-    When it continues, stop the echo again.
+    When the process continues, the handler is set again, and the echo is stopped again if it was stopped before and the
+    process is in the foreground.
     """
     import termios
 
