@@ -451,8 +451,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
-        """Return whether the run stores its supersteps in checkpoints of a surrounding run, which sets no
-        durability.
+        """Return whether the run uses the checkpointer of a surrounding run without taking over its durability; False
+        if the graph stores nothing.
         """
         if self.checkpointer is False or inherits_durability(configurable):
             return False
@@ -487,7 +487,9 @@ def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
-    """Return whether a run continues the checkpoint that it loads; otherwise its input is stored first."""
+    """Return whether a run continues the checkpoint that it loads: without an input, with a `Command`, or nested in a
+    run that resumes.
+    """
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
 
 

@@ -387,10 +387,10 @@ class InputDeduplicator:
         return tuple(each for each in recent if each != run_id)
 
     async def inherited(self, configurable: Mapping[str, Any]) -> InputId | None:
-        """Return the mark of the input that a run without new input continues; None if that input has no id, or nothing
-        is stored.
+        """Return the mark (id and digest) of the input that a run without new input continues.
 
-        The run continues the `checkpoint_id` in `configurable` or, without one, the newest checkpoint.
+        The run continues the `checkpoint_id` in `configurable` or, without one, the newest checkpoint. Returns None if
+        that input has no id, or nothing is stored.
         """
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
         continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
