@@ -110,7 +110,10 @@ class _Channel:
         return sum(map(len, (*(self.copy or ()), *self.writes)))
 
     def lend(self, name: str, values: Iterable[Any], borrower: Run | None, before: Loan | None = None) -> _Channel:
-        """Return the channel with a loan of these values after `before`; without one, for good, if it is impossible."""
+        """Return a copy of the channel with a loan of these values, added after the loan `before`.
+
+        If the values cannot be lent, the copy has no loan, and its entries are never lent again.
+        """
         loan = Loan.of(name, values, borrower, before) if self.is_lendable and name in _LISTS else None
         return replace(self, loan=loan, is_lendable=loan is not None)
 
@@ -135,7 +138,7 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """Bytes of the chunks of all channels, and of their loans, about."""
+        """Estimated bytes of the chunks of all channels, and of the objects that are lent."""
         return self.pickled + _LENT * sum(each.size for each in self.channels.values() if each.loan is not None)
 
     def without_loans(self) -> _Kept:

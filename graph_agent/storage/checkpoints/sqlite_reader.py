@@ -230,7 +230,7 @@ def _loads(kind: str, stored: bytes) -> Any:
 
 
 def _unpack(stored: bytes) -> Any:
-    """Decode msgpack, with objects as their fields; `ValueError` if it is damaged."""
+    """Decode msgpack, in which each stored object becomes its fields; raise `ValueError` if the bytes are damaged."""
     return ormsgpack.unpackb(stored, ext_hook=_fields, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
