@@ -187,7 +187,7 @@ def answer_cut_off(answer: AIMessage) -> CutOff | None:
 
 
 def _ends_with_reason(reply: AIMessage) -> bool:
-    """Whether the provider's streams always send a finish reason."""
+    """Whether the reply is of a provider whose streams always send a finish reason (OpenAI or Anthropic)."""
     return reply.response_metadata.get("model_provider") in {"anthropic", "openai"}
 
 

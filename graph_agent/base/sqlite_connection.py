@@ -88,7 +88,9 @@ class LockWaitConnection(sqlite3.Connection):
         """Inode of the open file; None for a database that is no file."""
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor whose statements wait for locks in the same way; with a `factory`, one of that class."""
+        """Return a cursor whose statements wait for locks as `wait_for` does; with a `factory`, a cursor of that
+        class.
+        """
         return super().cursor(factory or _WaitingCursor)
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
@@ -196,19 +198,28 @@ class _WaitingCursor(sqlite3.Cursor):
     connection: LockWaitConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Execute one statement, and return the cursor; a rollback is permitted on a removed file, too."""
+        """Execute one statement, waiting for locks (see `LockWaitConnection.wait_for`), and return the cursor.
+
+        Raises `DatabaseRemovedError` if the file was removed or replaced, except for a rollback.
+        """
         if not sql.startswith("ROLLBACK"):
             self.connection.check_file()
         return self.connection.wait_for(super().execute, sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any]) -> Any:
-        """Execute one statement for each of several parameter sets, and return the cursor."""
+        """Execute one statement for each of several parameter sets, waiting for locks, and return the cursor.
+
+        Raises `DatabaseRemovedError` if the file was removed or replaced.
+        """
         self.connection.check_file()
         # As a list, since a second attempt reads the parameters again.
         return self.connection.wait_for(super().executemany, sql, list(parameters))
 
     def executescript(self, sql_script: str) -> Any:
-        """Execute several statements, and return the cursor."""
+        """Execute several statements, waiting for locks, and return the cursor.
+
+        Raises `DatabaseRemovedError` if the file was removed or replaced.
+        """
         self.connection.check_file()
         return self.connection.wait_for(super().executescript, sql_script)
 

@@ -75,7 +75,8 @@ def dual_runnable(
     """Return a LangGraph node that calls `coroutine` from asynchronous entry points and `sync` from blocking ones.
 
     LangGraph injects `config` and `runtime` according to the parameters of `sync`, so both must have the same. The
-    runnable is not traced, because LangGraph traces the node itself. None for one function: that way of calling fails.
+    runnable is not traced, because LangGraph traces the node itself. If one function is None, that way of calling
+    fails.
     """
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 

@@ -79,7 +79,9 @@ class ClosingStream(AsyncGenerator[T, None]):
         val: BaseException | object = None,
         tb: TracebackType | None = None,
     ) -> T:
-        """Raise an exception inside the source; as `AsyncGenerator.athrow`."""
+        """Raise an exception inside the source, and return the next item of the source, as `AsyncGenerator.athrow`
+        does.
+        """
         error = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
         return await self._source.athrow(error)
 

@@ -60,7 +60,9 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
     """Return a regular expression compiled by the package `regex`, whose searches can have a time limit; 32 are cached.
 
     Raises:
-        ValueError: As `check_pattern`, which also raises `RecursionError` and `OverflowError`.
+        ValueError: The pattern is invalid, too large, or uses the flag `x`.
+        RecursionError: The pattern is nested too deeply.
+        OverflowError: A repeat count is too large.
         regex.error: The pattern has syntax that `regex` does not support.
     """
     check_pattern(pattern)
@@ -84,9 +86,8 @@ def _repeats(given: Any) -> int:
 
 
 def _own_size(given: Any) -> int:
-    """Return the size of a part of a parsed pattern without its children: of a set, the number of its members.
-
-    Else 1.
+    """Return the size of a part of a parsed pattern without its children: the number of members of a set, otherwise
+    1.
     """
     return len(given) if isinstance(given, list) else 1
 

@@ -114,7 +114,9 @@ def _hint(kind: str, field: str, given: Any) -> str:
 
 
 def _removed_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> str | None:
-    """Return what replaces a removed field at a path through nested models; None if the field was never one."""
+    """Return what replaces a removed field at a path through nested models; None if the model never had such a
+    field.
+    """
     nested = _model_in(_annotation_at(model, path[:-1]))
     return nested.removed_fields.get(str(path[-1])) if nested is not None and issubclass(nested, CheckedModel) else None
 

@@ -160,9 +160,8 @@ def is_single_call(value: Any) -> bool:
 
 
 def _published(interrupt: Interrupt) -> list[DecisionType]:
-    """Return the decisions that the interrupt's response schema mentions, in the order of `DECISIONS`.
-
-    All if it has none.
+    """Return the decisions that the interrupt's response schema mentions, in the order of `DECISIONS`; all if it
+    mentions none.
     """
     # The allowed decisions are published in the schema of the answer only.
     schema = json.dumps(interrupt.response_schema or {}, default=str)

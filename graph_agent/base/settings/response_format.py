@@ -51,7 +51,8 @@ _ANNOTATIONS = ("$schema", "$id", "$defs", "definitions", "title", "description"
 def client_schema(text: str) -> ResponseSchema:
     """Return the `ResponseSchema` of a JSON schema, given as JSON text; the newest 64 are cached.
 
-    The first call for a schema may take seconds. Raises `ConfigError` as `ResponseSchema` does.
+    The first call for a schema may take seconds. Raises `ConfigError` for an invalid schema, and `ValueError` for a
+    text that is not JSON.
     """
     return ResponseSchema(json.loads(text))
 
