@@ -240,8 +240,8 @@ class McpServer:
     def _on_ended(self, connection: ServerConnection, reason: str) -> None:
         """Retire a connection that has ended by itself, so that the next call opens another.
 
-        Does nothing if the server was closed, or if the connection never opened: then whoever opens it gets the
-        failure.
+        Does nothing if the server was closed, or if the connection never opened; in that case the failure is raised
+        where it is opened.
         """
         if not self._closed and connection.opened.done() and connection.failure is None:
             self._retire(connection, reason)

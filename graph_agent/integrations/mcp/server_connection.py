@@ -349,7 +349,14 @@ class ServerConnection:
             self._abandon(loss.reason)
 
     def _on_server_request(self, server_request: types.RequestId, request_id: types.RequestId) -> None:
-        """Note the call in whose response a request of the server arrived."""
+        """Record that a request of the server belongs to the call in whose response it arrived.
+
+        Does nothing if no running call has the id.
+
+        Args:
+            server_request: Id of the server's request.
+            request_id: Id of the call's own request.
+        """
         for call in self._calls:
             if call.request_id == request_id:
                 self._questions.note_origin(server_request, call.asking)

@@ -60,12 +60,12 @@ class McpTool(StructuredTool):
     """The `McpTools` list that contains the tool; None outside a list."""
 
     def _run(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the blocking function with all arguments, as LangChain would inject some of them."""
+        """Call the blocking function with all arguments, because LangChain's own method would replace some of them."""
         assert self.func is not None
         return self.func(*args, **kwargs)
 
     async def _arun(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the coroutine function with all arguments, as LangChain would inject some of them."""
+        """Call the coroutine function with all arguments, because LangChain's own method would replace some of them."""
         assert self.coroutine is not None
         return await self.coroutine(*args, **kwargs)
 

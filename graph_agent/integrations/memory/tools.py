@@ -42,11 +42,17 @@ class CallerFacts:
         return caller_of_input(self._memory.caller_of, get_config(), get_runtime())
 
     async def aput(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
-        """Store `value["content"]` as the fact `key`; raise `InputError` if it is empty or too long."""
+        """Store `value["content"]` as the caller's fact `key`; `namespace` is not used.
+
+        Raises `InputError` if the content is no text, empty or too long, and `UnknownFactError` if the fact was
+        forgotten.
+        """
         await self._memory.keep(self._caller, value.get("content"), key, untrusted=_untrusted.get())
 
     async def adelete(self, namespace: tuple[str, ...], key: str) -> None:
-        """Forget the fact `key`; raise `UnknownFactError` if the caller never had it."""
+        """Forget the caller's fact `key`; raise `UnknownFactError` if the caller never had it. `namespace` is not
+        used.
+        """
         await self._memory.forget(self._caller, key)
 
     async def asearch(
