@@ -168,7 +168,11 @@ def case_content(name: str, session: str, inputs: Sequence[RecordedInput]) -> di
 
 
 def _can_repeat(result: RecordedResult) -> bool:
-    """Whether a new run can give a call a result of this status: it has no crash, no abort and no lost server."""
+    """Whether a new run can give a call this result.
+
+    False for a result whose outcome is unknown after a crash, and for the text of an abort or of a server that was
+    lost.
+    """
     texts = [cut_short("abort", started=False, writes=True).content, *SETTLED]
     return result.status != "unknown" and not (result.status not in SUCCESSES and result.content in texts)
 

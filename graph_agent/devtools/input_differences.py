@@ -285,7 +285,7 @@ def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[i
     at = {call.id: position for position, call in enumerate(calls)}
 
     def of(position: int) -> list[str]:
-        """Return the calls that the call at a position needs."""
+        """Return the calls that the call at a position needs, sorted; ids of no call in the wave are left out."""
         known = sorted(new.get(at[id_], -1) for id_ in calls[position].needs if id_ in at)
         return [f"call {each + 1}" for each in known]
 

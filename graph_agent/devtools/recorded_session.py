@@ -55,13 +55,17 @@ class Steps(dict[int, dict[str, Any]]):
 
 
 def _labelled(calls: Mapping[str, Any] | None, id_: str) -> Any:
-    """Return what is compared of a call in a form whose JSON paths have names; `ABSENT` if there is no such call."""
+    """Return the tuple of a call as `{"name": …, "arguments": …, "status": …}`, as far as it has these items.
+
+    Any other value of the call is returned unchanged; `ABSENT` if there is no call with the id `id_`, or `calls` is
+    None.
+    """
     value = (calls or {}).get(id_, ABSENT)
     return dict(zip(("name", "arguments", "status"), value, strict=False)) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message."""
+    """Return a value for a message: as JSON with hidden characters escaped, or the `repr` of `ABSENT` or `ANY`."""
     return repr(value) if value is ABSENT or value is ANY else visible_json(value)
 
 
@@ -201,7 +205,7 @@ class RecordedSession:
         """Abort the input that waits for a person, and return what it did; blocks."""
 
         async def abort() -> RecordedRun:
-            """Abort the session's input."""
+            """Abort the session's run, and return the newest input as it was recorded."""
             await self._session.abort()
             return await self._recorded()
 
@@ -287,7 +291,7 @@ class RecordedSession:
         """Return a tool of a name that checks its arguments, and whose results come from the script."""
 
         async def run(**_: Any) -> str:
-            """Never called: the playback replaces the tool."""
+            """Raise `AssertionError`: it is never called, because the playback replaces the tool."""
             raise AssertionError("a stub never runs")
 
         schema: Any = {"type": "object", "properties": {}, **self._tools.get(name, {})}
@@ -333,5 +337,5 @@ class _StubDelegate:
     description: str = "Recorded answers."
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Never called: the playback replaces the delegate."""
+        """Raise `AssertionError`: it is never called, because the playback replaces the delegate."""
         raise AssertionError("a stub never runs")

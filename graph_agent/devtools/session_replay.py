@@ -253,7 +253,7 @@ class Replayer:
         )
 
     def _counts(self, difference: Difference) -> bool:
-        """Whether a difference counts."""
+        """Whether a difference counts: every one, except that of an answer unless `answers` is `exact`."""
         return self._answers == "exact" or difference.kind != "answer"
 
     async def _play(self, run: _InputRun) -> None:
@@ -441,7 +441,9 @@ class _InputRun:
         return bool(self.differences) and not self._keep_going
 
     def _limited(self, found: Iterable[Difference]) -> list[Difference]:
-        """Return the differences to report: only the first one, unless the replay continues after differences."""
+        """Return the differences to report: all if the replay continues after a difference, else only the first of the
+        replay.
+        """
         return list(found) if self._keep_going else [*islice(found, 1 - len(self.differences))]
 
     async def _compare_end(self) -> None:
