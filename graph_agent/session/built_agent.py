@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from graph_agent.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
@@ -26,6 +28,20 @@ def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph
     )
 
     return graph.builder if isinstance(graph.builder, AgentStateGraph) else None
+
+
+def check_session_graph(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+    """Raise `ConfigError` for a graph of another package with an agent in a node, whose events no session of it has."""
+    if builder_of(graph) is not None:
+        return
+    for node, inner in graph.get_subgraphs():
+        if builder_of(cast("CompiledStateGraph[Any, Any, Any, Any]", inner)) is not None:
+            raise ConfigError(
+                f"Session(graph, …): the graph {graph.name!r} is no agent, and its node {node!r} runs one, whose "
+                "events, status and notes a session of the outer graph does not have. Call the graph itself, with "
+                f"ainvoke() or astream(); or let the node {node!r} run a session of the agent: see the guide 'An agent "
+                "in another graph' (docs/guides/subgraphs.md)."
+            )
 
 
 def custom_state_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CustomState:

@@ -23,7 +23,7 @@ from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.history.events import Event, Rating
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.types import ContextT, ResponseT, SessionStatus, with_parameters_of
-from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
+from graph_agent.session.built_agent import NO_SAVER, builder_of, check_session_graph, custom_state_of
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.history import SessionMemory
@@ -59,8 +59,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             without a checkpointer has its session in memory, as long as this object exists.
 
     Raises:
-        ConfigError: When the graph is no agent with a checkpointer. An agent without one raises it at the first run
-            without `on_approval`.
+        ConfigError: When the graph is no agent with a checkpointer, or a graph with an agent in one of its nodes. An
+            agent without a checkpointer raises it at the first run without `on_approval`.
         InputError: When the id is no Unicode text.
     """
 
@@ -98,6 +98,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
         check_session_id(session_id)
         check_callback(on_approval)
+        check_session_graph(graph)
         if isinstance(graph.checkpointer, BaseCheckpointSaver):
             serve_any_loop(graph.checkpointer)
         self._is_stored = graph.checkpointer is not None or on_approval is not None

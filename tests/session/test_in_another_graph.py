@@ -11,7 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from graph_agent import GraphAgent, ScriptedChatModel, create_graph_agent
+from graph_agent import GraphAgent, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import ConfigError
 from tests.support.agents import asks
 
 UNKNOWN = "It is not known whether the call ran or took effect"
@@ -96,3 +97,14 @@ async def test_new_input_settles_the_open_calls_only_of_an_agent_that_keeps_its_
         agent = create_graph_agent(ScriptedChatModel([]), checkpointer=place.own)
         texts = [str(each.get("content")) for each in await agent.session("t1").events()]
     assert (any(UNKNOWN in text for text in texts), place.lent) == (settled, ["Dune"])
+
+
+@pytest.mark.parametrize("way", ["kept", "plain", "session"])
+def test_a_session_of_the_graph_around_an_agent_is_refused(way: Way) -> None:
+    desk = Place().desk(way)
+
+    with pytest.raises(ConfigError) as refused:
+        Session(desk, "t1")
+
+    text = str(refused.value)
+    assert ("'LangGraph' is no agent, and its node 'library' runs one" in text, "subgraphs.md" in text) == (True, True)

@@ -58,6 +58,42 @@ def test_a_name_that_fits_only_inside_its_bar_stands_inside(page: Page, tmp_path
     assert shown == [True] * len(shown)
 
 
+def test_close_model_calls_of_a_delegate_have_one_name(page: Page, tmp_path: Path) -> None:
+    def event(type_: str, seq: int, at_s: float, **fields: Any) -> dict[str, Any]:
+        """An event at a time after the first one."""
+        ts = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+        return {"type": type_, "seq": seq, "step": 1, "ts": ts.isoformat(timespec="microseconds"), **fields}
+
+    def asked(at_s: float) -> dict[str, Any]:
+        started = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+        return {"purpose": "plan", "model": "m", "started": started.isoformat(), "duration_s": 0.02}
+
+    plan: dict[str, Any] = {"status": "continue", "action": "work", "reasoning": ""}
+    names = {}
+    for space_s in (0.02, 0.05, 2):
+        times = [0.1, 0.1 + space_s, 0.1 + 2 * space_s]
+        inner = [
+            event("user_message", 0, 0.1, content="Look."),
+            event("plan", 1, times[-1], **plan, calls=[], model_calls=[asked(each) for each in times]),
+            event("agent_response", 2, 10, content="Found."),
+        ]
+        delegation = {"id": "d", "target": "helper"}
+        events = [
+            event("user_message", 0, 0, content="go"),
+            event("plan", 1, 0.1, **plan, calls=[{"id": "d", "name": "delegate_to_helper"}], model_calls=[asked(0)]),
+            event("delegation_request", 2, 0.1, **delegation, task="Look."),
+            event("delegation_response", 3, 10, **delegation, status="success", content="Found.", history=inner),
+        ]
+        (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+        page.goto((tmp_path / "session.html").as_uri())
+        page.locator(".bar.model.nested").last.wait_for()
+        labels = page.locator(".bar.model.nested .label:visible")
+        whole = "labels => labels.map(one => [one.innerText.trim(), one.scrollWidth <= one.clientWidth + 1])"
+        names[space_s] = labels.evaluate_all(whole)
+
+    assert names == {0.02: [["model ×3", True]], 0.05: [["model ×3", True]], 2: [["model 20 ms", True]] * 3}
+
+
 def test_short_bars_show_their_names(page: Page, tmp_path: Path) -> None:
     calls: list[dict[str, Any]] = [{"id": f"c{n}", "name": f"tool_{n}"} for n in range(6)]
 

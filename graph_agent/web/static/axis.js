@@ -1,6 +1,6 @@
 // Draws the time axis of one input: only the bars in view are nodes of the document.
 import { Component, counted, duration, html, signOf, Still, wordOf, words } from "./html.js";
-import { innerLength, LANE, layout, lengthOfText, nameLength, nameOf } from "./layout.js";
+import { innerLength, LANE, layout, lengthOfText, nameLength, nameOf, shownName } from "./layout.js";
 
 const MARGIN = 300;
 const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻", warning: "!", error: "!" };
@@ -24,7 +24,7 @@ class Bar extends Component {
     const old = this.props.bar;
     const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "early", "room", "edge", "before", "isCut"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
+    return ["x", "y", "width", "early", "room", "edge", "before", "count", "isCut", "isUnnamed"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
   }
 
   render({ bar, selected, focusable, pick }) {
@@ -32,24 +32,25 @@ class Bar extends Component {
     const label = labelOf(bar);
     const state = bar.call ? bar.call.state : bar.open ? "running" : bar.model?.record.error ? "error" : "success";
     const tokens = bar.model?.tokens;
-    const facts = `${bar.isCut ? "" : duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
+    const facts = bar.count > 1 ? "" : `${bar.isCut ? "" : duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
     // Beside the bar, if it is longer than the bar and there is room.
     const length = nameLength(bar) + 8 + lengthOfText(facts, 11);
     const inner = innerLength(bar.width);
     const isLeft = bar.edge < bar.x;
-    const isCovering = isLeft && bar.edge < bar.before;
     // A name that fits only inside stands inside, without its time.
     const free = bar.room - bar.width;
     const outside = !isLeft && length > inner && bar.width < 90 && (free >= length || (nameLength(bar) > inner && free > inner));
     const fits = !isLeft && length <= (outside ? free : inner);
+    // A tooltip has the name that would be cut.
+    const isHidden = bar.isUnnamed || (isLeft ? bar.edge < bar.before : bar.width < 90 && nameLength(bar) > (outside ? free : inner) + 3);
     const beside = isLeft ? `left:auto;right:${bar.width + 3}px` : `left:${bar.width + 3}px;max-width:${free}px`;
     const place = isLeft || outside ? beside : `left:5px;max-width:${inner}px`;
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}${bar.isCut ? " cut" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
       title=${label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
       ${bar.early > 0 && html`<span class="early" style=${`width:${bar.early}px`}></span>`}
-      <span class="label" hidden=${isCovering} style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
-        ${nameOf(bar)} ${fits && html`<small>${facts}</small>`}</span>
+      <span class="label" hidden=${isHidden} style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
+        ${shownName(bar)} ${fits && facts && html`<small>${facts}</small>`}</span>
     </button>`;
   }
 }

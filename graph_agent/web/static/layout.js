@@ -18,6 +18,9 @@ export function nameOf(bar) {
   return bar.open ? "working" : bar.model?.record.purpose === "plan" ? "model" : bar.model?.record.purpose || "model";
 }
 
+/** Return the name that stands on a bar, of several model calls if they are close. */
+export const shownName = (bar) => (bar.count > 1 ? `${nameOf(bar)} ×${bar.count}` : nameOf(bar));
+
 const lengths = new Map();
 let ruler;
 
@@ -34,7 +37,7 @@ export function lengthOfText(text, pixels = 12) {
 }
 
 /** Return the pixels that the name of a bar needs, with the sign of a call's state. */
-export const nameLength = (bar) => Math.ceil(lengthOfText(nameOf(bar)) + (bar.call ? lengthOfText(signOf(bar.call.state)) + 4 : 0)) + 1;
+export const nameLength = (bar) => Math.ceil(lengthOfText(shownName(bar)) + (bar.call ? lengthOfText(signOf(bar.call.state)) + 4 : 0)) + 1;
 
 /** Return the pixels for a name inside a bar. */
 export const innerLength = (width) => Math.max(0, width - 8);
@@ -235,9 +238,14 @@ export function layout(input, viewport, zoom, now) {
   byRow.forEach((bar, n) => {
     const next = byRow[n + 1];
     const before = byRow[n - 1];
-    // Two model calls of a delegate may be too close for the name of the second one.
     bar.before = before?.y === bar.y ? before.x + before.width : -Infinity;
     bar.room = Math.max(bar.width, Math.min(next?.y === bar.y ? next.edge : x, bar.column.x + bar.column.width) - bar.x - 4);
+    // Short model calls that are too close for their names have one name, beside the last one.
+    const isClose = !bar.call && next && !next.call && next.y === bar.y && bar.width < WIDE && next.x - bar.x - bar.width < nameLength(bar) + 8;
+    if (isClose) {
+      next.count = (bar.count || 1) + 1;
+      bar.isUnnamed = true;
+    }
   });
   const marks = input.notes.map((note, n) => {
     const column = columns.find((one) => note.time <= one.end) || columns.at(-1);
