@@ -451,9 +451,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
-        """Return whether the run uses the checkpointer of a surrounding run without taking over its durability; False
-        if the graph stores nothing.
-        """
+        """Return whether the run uses the checkpointer of a surrounding run without taking over its durability."""
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
