@@ -82,9 +82,11 @@ class ProviderToolClient(ModelClient):
     async def answer_after(
         self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, **options: Any
     ) -> tuple[AIMessage, Exception | None]:
-        """Request an answer that follows a fixed sentence, like `ModelClient.answer_after`.
+        """Request an answer that follows a fixed sentence, like `ModelClient.answer_after`, and record the calls of the
+        provider's tools as events.
 
-        Record calls of the provider's tools.
+        Returns:
+            The message, and None if the answer is complete, else the last model's error.
         """
         with self._guarded(options["watch"]):
             message, failure = await super().answer_after(sentence, request, settings, **options)

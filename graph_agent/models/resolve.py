@@ -103,6 +103,9 @@ def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
 
     The endpoint's own key and address come before `OPENAI_API_KEY` and `OPENAI_BASE_URL`; a blank address means
     OpenAI's. Some models at OpenAI's address use the Responses API.
+
+    Args:
+        name: Name of the model, without the provider.
     """
     base_url, key = endpoint.address(), endpoint.key()
     if key is None and not os.environ.get("OPENAI_API_KEY", "").strip():
@@ -147,6 +150,10 @@ def needs_responses(name: str, base_url: str | None) -> bool:
 
 def _other(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
     """Build the chat model of another provider by LangChain's `init_chat_model`.
+
+    Args:
+        provider: Provider in the endpoint's name.
+        name: Name of the model, without the provider.
 
     Raises:
         ConfigError: The extra `langchain` or the provider's package is missing, the provider is unknown, its

@@ -204,7 +204,12 @@ class CallOpening:
             self._at = after
 
     def _past(self, text: str, candidate: re.Match[str]) -> int | None:
-        """Return the index at which to continue after a candidate; None if the candidate may be a call."""
+        """Return the index at which to continue after a candidate; None if the candidate may be a call.
+
+        Args:
+            text: The reply so far.
+            candidate: A match of the characters that may open a call.
+        """
         start, first = candidate.start(), candidate[0][0]
         if first in "{[":
             return None if (_BRACE if first == "{" else _BRACKET).match(text, start) else start + 1
@@ -219,6 +224,10 @@ class CallOpening:
 
         None also for marks at the end of the text, which may be incomplete. A block of program code is skipped up to
         its closing marks.
+
+        Args:
+            text: The reply so far.
+            candidate: A match of the marks.
         """
         fence = _FENCE.match(text, candidate.start())
         if fence is None:
@@ -250,7 +259,9 @@ class SentinelFilter:
         self._shown_to = 0
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return the visible range; `(0, 0)` while nothing may be shown. See `Visibility.part`."""
+        """Return begin and end of the visible part of the reply so far; `(0, 0)` while nothing may be shown. Neither
+        the begin nor a larger end that was returned before is withdrawn.
+        """
         if self._begin is None:
             self._begin = visible_begin(text)
         if self._begin is None:
@@ -279,7 +290,9 @@ class CallFilter(SentinelFilter):
         self._end = 0
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return the visible range up to the first possible call. See `Visibility.part`."""
+        """Return begin and end of the visible part of the reply so far, which ends before the first text that may be a
+        call; white space before that text is left out. What was visible stays so.
+        """
         begin, end = super().part(text)
         call = self._opening.before(text)
         if call >= end:
@@ -290,7 +303,9 @@ class CallFilter(SentinelFilter):
         return begin, self._end
 
     def extends(self, text: str) -> bool:
-        """Return True for text without a line end or a character that may open a call. See `Visibility.extends`."""
+        """Return True, and count `text` as visible, if it has neither a line end nor a character that may open a call;
+        else False. `text` is appended to a reply that is visible to its end.
+        """
         if _NOT_PLAIN.search(text) is not None:
             return False
         self._shown_to += len(text)
@@ -337,7 +352,11 @@ class AnswerFilter(SentinelFilter):
         self._is_answer = False
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return the visible range, which begins with the prefix if there is one. See `Visibility.part`."""
+        """Return begin and end of the visible part of the reply so far, which begins with the prefix if there is one.
+
+        Until the reply is known to be an answer, and not calls, only the prefix is visible; so it is, too, if hidden
+        text stands between prefix and answer.
+        """
         prefix = len(self._prefix)
         begin, end = super().part(text[prefix:])
         if not self._is_answer:
@@ -348,7 +367,9 @@ class AnswerFilter(SentinelFilter):
         return (0, prefix + end) if prefix else (begin, end)
 
     def extends(self, text: str) -> bool:
-        """Return False until the reply is known to be an answer. See `Visibility.extends`."""
+        """Return whether `text`, appended to a reply that is visible to its end, is visible at once; False until the
+        reply is known to be an answer.
+        """
         return self._is_answer and super().extends(text)
 
 

@@ -482,6 +482,10 @@ class ReplyForwarder(StreamWatch):
         """Forward a reply that was not streamed, without the part that the filter withholds.
 
         Does nothing after a token.
+
+        Args:
+            reply: The whole text.
+            id_: Id of the reply, used if the watch has none yet.
         """
         if not self.is_quiet and not self._received_length:
             self.id = self.id or id_

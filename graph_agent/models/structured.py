@@ -204,6 +204,11 @@ class StructuredPlanner:
 
         Stop sequences are left out, because they would cut the JSON. The temperature is 0 unless the settings have one
         or `zero_temperature` is False.
+
+        Args:
+            method: How the plan is requested: by schema, by a tool, or in text.
+            offered: The tools that plans may call.
+            rules: The rules of the endpoint.
         """
         options = with_options(settings, self._options)
         options.pop("stop", None)  # it would cut the plan's JSON; the answer is cut afterwards

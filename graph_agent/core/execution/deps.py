@@ -381,7 +381,12 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
 
 def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
     """Drop the oldest entries until one with a key of `chars` characters fits the bounds of number and total
-    characters."""
+    characters.
+
+    Args:
+        variants: Key → cached dependencies, oldest first; changed in place.
+        chars: Characters of the key to be added.
+    """
     while variants and (len(variants) >= _MAX_VARIANTS or sum(map(len, variants)) + chars > _MAX_VARIANT_CHARS):
         variants.pop(next(iter(variants)))
 

@@ -387,7 +387,9 @@ class Toolbox:
             logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
 
     def _schemas(self) -> ToolSchemas:
-        """Return the schemas of all that is offered; the tools' own are converted when they are first read."""
+        """Return the schemas of all that is offered: tools, delegates, tools of hooks, client tools. Those of the tools
+        are converted when they are first read.
+        """
         tools = self._own_tools
         delegates = [delegate_schema(name, each, self._prompts) for name, each in self.delegates.items()]
         others = [*delegates, *self._offered_schemas, *self._client_schemas]

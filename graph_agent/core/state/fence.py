@@ -202,6 +202,8 @@ class CheckpointFence:
         """Compare the number of stored writes of the base with the number when the run loaded it.
 
         Args:
+            thread_id: The thread of the base.
+            namespace: The namespace of the base.
             writes: The number now. Ignored if the number was not counted at the loading.
 
         Raises:

@@ -107,8 +107,11 @@ class AnswerDecoder:
         return held
 
     def _recognize(self) -> None:
-        """Decide from the beginning of the reply whether it is an answer in JSON, prose or another object, as soon as
-        possible."""
+        """Decide from the beginning of the reply whether it is an answer in JSON (`is_answer`), prose (`is_prose`) or
+        another object, as soon as possible.
+
+        The opening of an answer is removed from the input. Text that begins with `{`, `<` or a backtick is no prose.
+        """
         if opening := _OPENING.match(self._undecoded):
             self._begun = self.is_answer = True
             self._undecoded = self._undecoded[opening.end() :]
@@ -141,6 +144,10 @@ class AnswerDecoder:
         """Return the character of the escape at an index, and the index after it; None while it is incomplete. An
         unknown escape gives the character itself, an invalid number its digits. The first half of a pair is returned
         once its second half is there.
+
+        Args:
+            text: The encoded text.
+            at: Index of the backslash.
         """
         kind = text[at + 1 : at + _SHORT_ESCAPE]
         if kind in _ESCAPES:

@@ -229,6 +229,10 @@ def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
 def _into(keyword: str, name: str) -> RequestWriter:
     """Return a writer that adds an option to a keyword whose value is a dict, such as `extra_body`, and keeps the
     entries that the call or else the model has there.
+
+    Args:
+        keyword: The keyword.
+        name: Name of the option in the keyword's value.
     """
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
@@ -251,6 +255,9 @@ _OLLAMA_FIELDS = (
 def _ollama(name: str) -> RequestWriter:
     """Return a writer that stores an option in Ollama's keyword `options`. The keyword replaces the options that the
     model's own fields set, so these are copied into it.
+
+    Args:
+        name: Name of the option in `options`.
     """
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
@@ -274,7 +281,12 @@ def _ollama_reasoning(model: BaseChatModel, value: Any, sent: dict[str, Any]) ->
 
 
 def _chat_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `stop` and return True; False for a request of the Responses API, which has no stop sequences."""
+    """Write `stop` and return True; False for a request of the Responses API, which has no stop sequences.
+
+    Args:
+        value: The stop sequences.
+        sent: The keyword arguments of the request.
+    """
     if uses_responses_api(model, sent):
         return False
     sent["stop"] = value
@@ -287,6 +299,10 @@ _XAI_WITHOUT_STOP = re.compile(r"grok-[34]|.*grok-code-fast")
 def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
     """Write `stop` and return True; False for a model that reasons, because xAI refuses it then, and the class drops it
     without a warning.
+
+    Args:
+        value: The stop sequences.
+        sent: The keyword arguments of the request.
     """
     reasons: Any = (model.profile or {}).get("reasoning_output")
     if reasons is None:
@@ -297,6 +313,10 @@ def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
 def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
     """Write `reasoning_effort` and return True if the model's profile lists the value; else False, because the class
     would refuse or drop it.
+
+    Args:
+        value: The effort.
+        sent: The keyword arguments of the request.
     """
     if value not in ((model.profile or {}).get("reasoning_effort_levels") or ()):
         return False
@@ -307,6 +327,10 @@ def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> 
 def _litellm_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
     """Write `reasoning_effort` into `sent` if LiteLLM supports it for the model, or does not know the model; return
     whether it was written.
+
+    Args:
+        value: The effort.
+        sent: The keyword arguments of the request.
     """
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     router = getattr(model, "router", None)

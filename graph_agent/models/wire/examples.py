@@ -141,7 +141,12 @@ def _reply(text: str, answers: ExampleAnswers) -> str:
 def _plan(
     tool: str = "", arguments: Mapping[str, Any] | None = None, *, answer: str = "", calls_first: bool = False
 ) -> str:
-    """Return a structured plan as JSON, with one call or with an answer."""
+    """Return a structured plan as JSON, with one call or with an answer.
+
+    Args:
+        tool: Name of the called tool; empty for a plan with an answer.
+        arguments: Arguments of the call.
+    """
     calls = {"tools": [{"id": "1", "tool": tool, "args": arguments}] if tool else []}
     begin = {**calls, "status": "done"} if calls_first else {"status": "done", **calls}
     return json.dumps({**begin, **({"answer": answer} if answer else {})}, ensure_ascii=False)
@@ -220,7 +225,13 @@ class _Values:
         return self._fields(parameters, parameters, 0)
 
     def _fields(self, schema: Mapping[str, Any], root: Mapping[str, Any], level: int) -> _Example:
-        """Return the required fields of an object's example; empty if the schema requires none."""
+        """Return the required fields of an object's example; empty if the schema requires none.
+
+        Args:
+            schema: Schema of the object.
+            root: The whole schema, in which references are looked up.
+            level: Levels above the object.
+        """
         fields, required = schema.get("properties"), schema.get("required")
         if not isinstance(fields, dict) or not isinstance(required, list):
             return {}

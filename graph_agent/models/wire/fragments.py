@@ -335,7 +335,9 @@ def _restarts(call: _Call, text: str) -> bool:
 
 
 def _is_whole(call: _Call) -> bool:
-    """Whether the arguments of a call received so far are one complete JSON object, other than `{}`."""
+    """Whether the arguments of a call received so far are one complete JSON object; False for `{}`, with which some
+    proxies begin a call.
+    """
     before = call.raw.strip()
     # The object `{}` may be the empty input with which some proxies begin a call.
     return before.endswith("}") and len(before) > 2 and _object_in(before, keeps_prefix=True) is not None

@@ -86,6 +86,10 @@ def _tool_choice(rules: WireRules, options: Mapping[str, Any], words: str) -> Ch
 
     The refused kind of choice (no call, any call, or a named tool) is not sent any more. While the model reasons, a
     refused name means that no call can be required.
+
+    Args:
+        options: The keyword arguments of the refused request.
+        words: The error message.
     """
     choice = options.get("tool_choice")
     if choice is None:

@@ -83,7 +83,9 @@ class _Adapter:
         return made
 
     def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
-        """Convert a whole response, and keep the fields that LangChain drops, such as reasoning."""
+        """Convert a whole response, and keep the fields that LangChain drops, such as reasoning. Calls are first
+        brought into the form that LangChain can read, in place.
+        """
         replies = list(_messages_in(response))
         for reply in replies:
             normalize_calls(_get(reply, "tool_calls") or ())

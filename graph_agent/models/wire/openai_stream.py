@@ -313,7 +313,9 @@ def _choice(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fragment(given: dict[str, Any], index: int | None) -> dict[str, Any]:
-    """Return a fragment of a call with all fields that LangChain reads, and its arguments as text."""
+    """Return a fragment of a call with all fields that LangChain reads, and its arguments as text. `index` is used if
+    the fragment has none.
+    """
     function = given.get("function") or {}
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, str):

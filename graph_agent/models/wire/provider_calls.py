@@ -51,7 +51,8 @@ class ProviderCall(TypedDict):
 
 
 def has_provider_call(message: AIMessage) -> bool:
-    """Whether a reply, or one chunk of a streamed reply, has a call of a tool that the provider runs.
+    """Whether a reply, or one chunk of a streamed reply, has a call of a tool that the provider runs; False if its
+    content is plain text.
 
     Gemini's searches have no block of their own and are recognised by the reply's metadata.
     """

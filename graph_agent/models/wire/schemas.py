@@ -295,7 +295,12 @@ class _Folder:
         return folded
 
     def _usable(self, schemas: list[Schema], within: frozenset[str]) -> Iterator[Schema]:
-        """Yield the folded form of each schema that an object can satisfy; the others are left out."""
+        """Yield the folded form of each schema that an object can satisfy; the others are left out.
+
+        Args:
+            schemas: Alternatives of a schema.
+            within: The references that are being resolved.
+        """
         for schema in schemas:
             try:
                 yield self.fold(schema, within=within)

@@ -236,6 +236,10 @@ class _Reduction:
         """Return an object schema with its properties reduced.
 
         Further properties are refused unless the original permits them, or has keywords that may add some.
+
+        Args:
+            fields: Property → schema.
+            level: Levels above the object.
         """
         required = node.get("required")
         named = [name for name in required if name in fields] if isinstance(required, list) else []

@@ -147,7 +147,11 @@ class _Known:
         return self._own
 
     async def write(self, context: Context, store: BaseStore, agent: str) -> None:
-        """Write the row of this process to the Store, with the time of its last count."""
+        """Write the row of this process to the Store, with the time of its last count.
+
+        Args:
+            agent: Name of the agent in the Store.
+        """
         value = {**self._own.as_json(), "written_s": int(self._written_s)}
         await store.aput(_namespace(agent, context), self._row, value, index=False)
 
@@ -189,6 +193,9 @@ class CallTable:
     async def take(self, others: CallTable, store: BaseStore | None, agent: str) -> None:
         """Move the counts of another table, which has no Store, to this one, context by context; after a cancellation,
         call it again.
+
+        Args:
+            agent: Name of the agent in the Store.
         """
         while others._contexts:
             context = next(iter(others._contexts))

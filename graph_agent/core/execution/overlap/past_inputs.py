@@ -96,6 +96,10 @@ class PastInputs:
         """Read the sessions, unless a process has counted them in the Store, and move the counts to the table.
 
         When all are read, this is recorded in the Store. Exceptions are logged, and end the counting for good.
+
+        Args:
+            where: The Store that keeps the table, None without one, and the name of the agent in it.
+            tools: Names of the agent's tools; sessions of agents with others are not counted.
         """
         try:
             if saver is not None and not await table.has_past(*where):
@@ -113,6 +117,10 @@ class PastInputs:
     async def _read(self, saver: BaseCheckpointSaver[Any], tools: set[str]) -> None:
         """Read sessions, the oldest of the newest ones first, and count their inputs that began before this object;
         stop when paused.
+
+        Args:
+            saver: The checkpointer of the sessions.
+            tools: Names of the agent's tools; sessions of agents with others are skipped.
         """
         if self._left is None:
             self._left = await self._sessions.newest(saver, MOST_SESSIONS)

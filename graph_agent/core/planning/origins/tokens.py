@@ -141,7 +141,12 @@ def _other_numbers(text: str, tokens: Sequence[re.Match[str]]) -> Iterator[tuple
 
 
 def _shifted(digits: str, zeros: int) -> str:
-    """Return a decimal number, multiplied by a power of ten, as text."""
+    """Return a decimal number, multiplied by a power of ten, as text.
+
+    Args:
+        digits: The number, with a point before its decimals.
+        zeros: The power of ten; decimals beyond it are dropped.
+    """
     whole, _, fraction = digits.partition(".")
     return f"{whole}{fraction[:zeros].ljust(zeros, '0')}".lstrip("0") or "0"
 

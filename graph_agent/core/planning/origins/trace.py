@@ -108,7 +108,12 @@ def _of_pieces(sources: Sources, text: str, whole: ArgumentOrigin) -> ArgumentOr
 
 
 def _is_within(path: str, outer: str) -> bool:
-    """Whether a path is another path, or leads into the value there."""
+    """Whether a path is another path, or leads into the value there.
+
+    Args:
+        path: The path that may lie within the other.
+        outer: The other path.
+    """
     return path == outer or (path.startswith(outer) and path[len(outer)] in ".[")
 
 

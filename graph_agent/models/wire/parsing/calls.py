@@ -348,7 +348,12 @@ class Scanner:
         return fence.body
 
     def _close_fence(self, start: int, end: int) -> None:
-        """Cut the open fenced block together with its marks if it has only calls."""
+        """Cut the open fenced block together with its marks if it has only calls.
+
+        Args:
+            start: Index at which the closing marks start, or the text's end.
+            end: Index after them.
+        """
         fence, self._fence = self._fence, None
         inside = self.cuts[self._cuts_before_fence :]
         if fence is None or not inside:

@@ -213,7 +213,10 @@ class Payload(NamedTuple):
 
 
 def read_payload(page: ParsedText, start: int) -> Payload | None:
-    """Parse the calls after an opening tag or fence, in any notation; None if there are none.
+    """Parse the calls after an opening tag or fence; None if there are none.
+
+    The notation is recognized by its beginning: Gemma's, Python's list, JSON, or else a name followed by its arguments.
+    Closing tags are skipped.
 
     Args:
         page: The text.
@@ -290,6 +293,10 @@ def after_closing_tags(page: ParsedText, end: int) -> int:
 def _values(page: ParsedText, start: int, *, delegate: bool) -> Payload | None:
     """Parse consecutive JSON values as calls, separated by ``;`` (Llama) or line ends (MiniMax, Jamba). None if the
     first value is no call.
+
+    Args:
+        start: Index of the first value.
+        delegate: Whether the calls stand in a block of delegations.
     """
     calls: list[ParsedCall] = []
     position, end = start, start
@@ -316,6 +323,9 @@ def _pythonic_list(page: ParsedText, start: int) -> Payload | None:
 def _named(page: ParsedText, start: int) -> Payload | None:
     """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none. None if they are not a
     call.
+
+    Args:
+        start: Index at which the name starts.
     """
     kind = DEEPSEEK_TYPE.match(page.text, start)
     if kind and (invoked := FUNCTION.match(page.text, kind.end())) is not None:
@@ -346,7 +356,13 @@ def _named(page: ParsedText, start: int) -> Payload | None:
 
 
 def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int) -> Payload | None:
-    """Parse the object of arguments of a named call; None if it is damaged."""
+    """Parse the object of arguments of a named call; None if it is damaged.
+
+    Args:
+        name: Name of the tool, as written.
+        call_id: Id of the call; None if it has none.
+        start: Index of the opening brace.
+    """
     at = page.value_at(start, region=True)
     arguments = None if at is None else arguments_of(at.read.value, page.work)
     if at is None or arguments is None:

@@ -116,6 +116,10 @@ def _envelope_calls(content: Any, context: ParseContext) -> list[ParsedCall] | N
     """Return the calls in the value of an envelope's ``tool_calls``, which may also be JSON text.
 
     None for other values.
+
+    Args:
+        content: The value of `tool_calls`: a list of objects, one object, or JSON text.
+        context: How to judge the objects.
     """
     if isinstance(content, str) and content.lstrip().startswith(("[", "{")):
         read = read_json(content.strip(), context.work) or repair_json(content.strip(), context.work)
@@ -128,7 +132,9 @@ def _envelope_calls(content: Any, context: ParseContext) -> list[ParsedCall] | N
 
 
 def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[ParsedCall]:
-    """Return the calls among objects; those that are no calls are left out."""
+    """Return the calls among objects; those that are no calls are left out. Only the last object may be cut off, as
+    `context.complete` states.
+    """
     # Only the last of several can be truncated.
     whole = replace(context, complete=True)
     read = [_object_call(item, whole) for item in items[:-1]]

@@ -71,7 +71,13 @@ _NEVER = r"(?!)"
 
 @functools.cache
 def _at_line(*, turns: bool, markup: str) -> re.Pattern[str]:
-    """Return the compiled pattern of the markers that count at the beginning of a line; cached."""
+    """Return the compiled pattern of the markers that count at the beginning of a line, and of ends that count after
+    other text; cached.
+
+    Args:
+        turns: Whether markers of invented results and turns count.
+        markup: Pattern of further markers; empty for none.
+    """
     strong, ends = (_any_of(_STRONG), _any_of(_ENDS)) if turns else (_NEVER, _NEVER)
     return re.compile(
         rf"^[ \t]{{0,{_INDENT}}}+(?:(?P<fence>`{{3,}}+|~{{3,}}+)|(?P<turn>{strong}|{markup or _NEVER}))"
@@ -167,6 +173,10 @@ class ProseEnd:
         """Search for a marker from where the last search ended.
 
         Return the index up to which there certainly is none. Markers in fenced blocks and quotations do not count.
+
+        Args:
+            text: The reply so far; it begins with the text of the last call.
+            final: Whether the reply is complete.
         """
         if self._at < 0 and not self._begin(text, final=final):
             return 0
