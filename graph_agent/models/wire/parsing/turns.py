@@ -76,7 +76,7 @@ def _at_line(*, turns: bool, markup: str) -> re.Pattern[str]:
 
     Args:
         turns: Whether markers of invented results and turns count.
-        markup: Pattern of further markers; empty for none.
+        markup: Pattern of further markers; an empty text if there are no others.
     """
     strong, ends = (_any_of(_STRONG), _any_of(_ENDS)) if turns else (_NEVER, _NEVER)
     return re.compile(
