@@ -116,7 +116,7 @@ def agent_object(
                 await asyncio.sleep(0.1)
 
         async def attempt() -> Any:
-            """Start the run in a task that outlives this invocation, and wait for its result."""
+            """Start the run in a task that outlives this invocation, and wait for its result or its error."""
             started.append(task := asyncio.create_task(run_to_end()))
             RUNS.add(task)
             task.add_done_callback(RUNS.discard)

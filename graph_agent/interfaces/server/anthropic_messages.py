@@ -183,7 +183,10 @@ def _is_function(tool: AnthropicTool) -> bool:
 
 
 def _tools(body: CountRequest) -> list[dict[str, Any]]:
-    """Return the caller's functions of a request in OpenAI's format. Other tools are left out."""
+    """Return the caller's functions of a request in OpenAI's format. Other tools are left out.
+
+    Raises `InvalidRequestError` if a function has no schema, or no valid name.
+    """
     return [_tool(tool) for tool in body.tools or [] if _is_function(tool)]
 
 
@@ -377,7 +380,11 @@ async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint
 
 
 def _dialect(body: MessagesRequest, token: str) -> _AnthropicDialect:
-    """Return the format of the answer to a request, with an estimate of the request's tokens."""
+    """Return the format of the answer to a request, with an estimate of the request's tokens; `token` is a part of the
+    answer's id.
+
+    Raises `InvalidRequestError` for a message or tool that cannot be converted.
+    """
     return _AnthropicDialect(body.model, token, tokens_of(body))
 
 

@@ -39,7 +39,7 @@ async def get_case(
 ) -> models.EvaluationCase:
     """Return an answer as a case of `graph-agent eval`, the same as `graph-agent feedback --case` writes.
 
-    The status is 404 if the named answer has no feedback.
+    The status is 404 if the named answer has no feedback, or the session has no answer.
     """
     session = await caller_sessions.session(session_id)
     # Imported here: it takes long, and most servers are never asked for a case.

@@ -272,6 +272,8 @@ class Sessions:
     async def info(self, session_id: str) -> dict[str, Any]:
         """Return the state of a session as JSON, with the fields of `SessionInfo`: status, answer, what it waits for,
         whether it runs.
+
+        Raises `ProblemError` (`not_found`) if the caller has no such session.
         """
         return await self._info(session_id, await self._state(session_id))
 
@@ -299,7 +301,10 @@ class Sessions:
         }
 
     async def session(self, session_id: str) -> Session:
-        """Return a session object, by which the session can be steered or aborted, or an input queued."""
+        """Return a session object, by which the session can be steered or aborted, or an input queued.
+
+        Raises `ProblemError` (`not_found`) if the caller has no such session.
+        """
         await self._check(session_id)
         return Session(self._host.kept, self._caller.thread(session_id))
 

@@ -180,7 +180,7 @@ class GraphExecutor(AgentExecutor):
             await asyncio.wait(self._follow_ups)
 
     async def aclose(self) -> None:
-        """Cancel the running follow-ups, and wait until they have ended."""
+        """Cancel the running follow-ups, and wait until they have ended. Runs of tasks are not touched."""
         for follow_up in self._follow_ups:
             follow_up.cancel()
         if self._follow_ups:

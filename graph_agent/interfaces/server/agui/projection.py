@@ -249,9 +249,11 @@ class Projection:
     def finish(
         self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
     ) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run: waiting calls, the state (whole if there are questions, else its changes),
-        a snapshot of the messages, and the outcome. For a client of an older protocol, a stopped run ends with an
-        error.
+        """Yield the events that end the run.
+
+        These are the ends of open messages, the waiting calls, the ends of delegations and of the step, the state
+        (whole if there are questions, else its changes), a snapshot of the messages, and the outcome. For a client of
+        an older protocol, a stopped run ends with an error in place of the outcome.
 
         Args:
             state: The session's state after the run.

@@ -267,12 +267,11 @@ def _client_answers(body: AguiInput, state: StateSnapshot) -> dict[str, Any]:
 async def _answered(
     spec: RunSpec, state: StateSnapshot, mark: InputId, answers: dict[str, Any], caller: Caller, users: list[Any]
 ) -> ResolvedRun:
-    """Return the run that resumes a session with answers.
+    """Return the run that resumes a session with answers, which the caller is recorded to have given.
 
-    New messages of the user are given to the model before its next plan. Open calls of the client are offered in the
-    context.
-
-    Raises `InvalidRequestError` if the answers do not fit the open interrupts.
+    New messages of the user are given to the model before its next plan. Waiting calls of the client's tools remain
+    possible, even if the request does not offer these tools. Raises `InvalidRequestError` if the answers do not fit the
+    open interrupts.
     """
     try:
         checked = await checked_answers(answers, spec.graph, state, caller.person)

@@ -32,7 +32,9 @@ def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
 
 
 def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a tool of the caller in OpenAI's format. If `parameters` is None, the function has no arguments."""
+    """Return a tool of the caller in OpenAI's format. Without a description, it is empty; without parameters, the
+    function has no arguments.
+    """
     function = {
         "name": name,
         "description": description or "",

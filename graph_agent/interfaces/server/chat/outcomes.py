@@ -201,10 +201,10 @@ def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _ending(reason: str, result: RunResult) -> Ending:
-    """Return why an answer ended: `filtered`, `length`, `stop_sequence` or `stop`.
+    """Return why an answer ended: `filtered`, `length`, `stop_sequence` or `stop`, the first that applies.
 
-    The result decides on the first two. The provider's finish reason `reason`, which may be empty, decides on the
-    others.
+    The result decides on the first two: a content filter, or any other cut, also by the run's token limit. The
+    provider's finish reason `reason`, which may be empty, decides on the others.
     """
     if result.truncated == "content_filter":
         return "filtered"

@@ -366,8 +366,10 @@ class _Connection:
                 await asyncio.gather(*self._calls.values(), return_exceptions=True)
 
     def _cancelled(self, message: Any) -> bool:
-        """If a message is a notification that cancels a request without a handshake, cancel it and return True;
-        otherwise return False.
+        """Return whether a message is a notification that cancels a running request without a handshake, and cancel
+        that request.
+
+        Other messages, also cancellations of other requests, are for the SDK.
         """
         if not isinstance(message, types.JSONRPCNotification) or message.method != "notifications/cancelled":
             return False

@@ -76,7 +76,8 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         """Run a call of the agent's tool for the request's caller, with the credentials of its headers, and return the
         result.
 
-        Forms and progress are sent to the client as far as it supports them.
+        Forms and progress are sent to the client as far as it supports them. Raises `McpError` for another tool, and
+        `InvalidRequestError` if a credential header occurs twice.
         """
         context = server.request_context
         http = context.request

@@ -105,7 +105,7 @@ class Chains:
 
         A client may send its history with each request, and edit it; the request then needs a new session. The id is
         returned unchecked if the request names a conversation, has decisions on approvals, or has no message of the
-        assistant.
+        assistant. Raises `InvalidRequestError` if the message decides on calls whose input has failed since.
         """
         if session_id is None or body.conversation_id is not None or content.decisions:
             return session_id
