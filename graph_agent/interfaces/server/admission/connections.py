@@ -104,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_message_begin(self) -> None:
-        """Start to count the head of a request. The parser calls it."""
+        """Start to count the head of a request, i.e. its request line and headers, from 0. The parser calls it."""
         self._in_head, self._in_body, self._head_bytes, self._at_boundary = True, False, 0, True
         super().on_message_begin()
 

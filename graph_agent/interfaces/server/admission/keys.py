@@ -31,7 +31,7 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 
     Returns:
         The keys, those of the variable first; empty without a file and without keys in the variable. A key without a
-            name is named `key-` and 12 digits of its SHA-256.
+        name is named `key-` and 12 digits of its SHA-256.
 
     Raises:
         ConfigError: The file cannot be read, or neither it nor the variable has a key; a key is shorter than 16

@@ -138,7 +138,7 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
 
 
 def user_message(message: core.UserMessage) -> HumanMessage:
-    """Convert a user's message to a message for the session with the same id.
+    """Convert a user's message to a message for the session with the same id: its text, or its parts as content blocks.
 
     Raises `InvalidRequestError` if the id has a reserved prefix, or the content cannot be sent to a model.
     """
@@ -283,7 +283,9 @@ def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
 
 
 def content_text(event: StoredEvent) -> str:
-    """Return the content of a result's event as text for the client. Content that is not text becomes JSON."""
+    """Return the content of a result's event as text for the client, without providers' words. Content that is no text
+    becomes JSON.
+    """
     content = event["content"]
     return public_text(content if isinstance(content, str) else as_text(content))
 

@@ -242,7 +242,7 @@ class Attempt:
                 await self.host.suspend(self._thread, self.host.settings.retry_ttl_s)
 
     async def _forget(self) -> None:
-        """Delete the record of this attempt, if it has one, and its thread.
+        """Delete the record of this attempt, if it has one, and the thread of its run.
 
         A thread that waits for the client's answer isn't deleted but kept for the setting `pending_ttl_s`, so that the
         next request can continue it.

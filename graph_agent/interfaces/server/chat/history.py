@@ -163,10 +163,12 @@ class _Exchange:
 
 
 def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
-    """Return the exchanges of a session, oldest first, and whether they are all exchanges of the session.
+    """Return the exchanges of a session, i.e. its inputs with their answers, oldest first, and whether they are
+    complete.
 
-    Exchanges of a history with which the session began come first, from its messages. They are left out if middleware
-    has changed those messages. The others are read from events, which middleware cannot change.
+    Exchanges of a history with which the session began come first, from its messages. If middleware has changed the
+    messages, so that these and the events differ, they are left out, and the result is not complete. The others are
+    read from events, which middleware cannot change.
     """
     messages: list[AnyMessage] = list(values.get("messages", ()))
     events = list(values.get("events", ()))

@@ -229,8 +229,7 @@ def pending_names(request: ChatRequest) -> tuple[str, ...]:
 
 
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Check a request's tools, images and options, and return the run that it starts or resumes. Nothing is started
-    yet.
+    """Check a request's tools, images and options, and return the run that it starts or resumes, not started yet.
 
     Raises `ProblemError` if tools, messages or options are invalid, or do not fit the session's state.
     """

@@ -263,7 +263,9 @@ async def get_conversation(conversation_id: _ConversationId, owned: _Conversatio
 async def update_conversation(
     conversation_id: _ConversationId, body: UpdateConversation, owned: _Conversations
 ) -> ConversationObject:
-    """Replace the metadata of a conversation; without `metadata`, they are removed."""
+    """Replace the metadata of a conversation; without `metadata`, they are removed. The status is 404 if it does not
+    exist.
+    """
     record = await owned.get(conversation_id)
     await owned.put({**record, "metadata": body.metadata or {}})
     return await _conversation(owned, conversation_id)
@@ -271,7 +273,9 @@ async def update_conversation(
 
 @router.delete("/{conversation_id}")
 async def delete_conversation(conversation_id: _ConversationId, owned: _Conversations) -> DeletedResponse:
-    """Delete a conversation with its items. Its session and its responses remain."""
+    """Delete a conversation with its items. Its session and its responses remain. The status is 404 if it does not
+    exist.
+    """
     await owned.get(conversation_id)
     await owned.delete(conversation_id)
     return DeletedResponse(id=conversation_id, object="conversation.deleted", deleted=True)
