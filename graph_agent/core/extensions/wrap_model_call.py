@@ -273,7 +273,7 @@ class ModelMiddleware:
     def _request(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]]
     ) -> ModelRequest[Any]:
-        """Build LangChain's `ModelRequest`, with copies of messages and state, so that in-place changes have no effect."""
+        """Build LangChain's `ModelRequest` with copies of messages and state; in-place changes have no effect."""
         system, messages = _split(request)
         # Copied: middleware that mutates the request instead of overriding it must not change the history.
         messages = copied(messages)
