@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
 from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.settings.config import Dispatch, LoopConfig
 from graph_agent.base.tool_names import alias_of
 from graph_agent.base.usage import with_usage
 from graph_agent.models.binding import Binding, stop_sequences, unwrap_binding, with_options
@@ -63,8 +63,8 @@ class StructuredPlanner:
         self._schema_mode = SchemaMode(model)
         self._takes_tools = choose_tool_calling(model, "auto") == "native"
         self._refused: set[PlanMethod] = set()
-        self._built: list[tuple[Sequence[dict[str, Any]], tuple[bool, bool], dict[str, Any]]] = []
-        """Tools of recent requests, whether their plans were bounded and had the calls first, and the resulting schema;
+        self._built: list[tuple[Sequence[dict[str, Any]], tuple[bool, Dispatch], dict[str, Any]]] = []
+        """Tools of recent requests, whether their plans were bounded, when calls begin, and the resulting schema;
         newest last."""
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
@@ -218,13 +218,12 @@ class StructuredPlanner:
             options.pop(name, None)
         options = client_options(self.model, options).options
         model = shaped(self.model, rules, has_schema=method == "schema")
-        calls_first = settings.dispatch == "streamed"
         if method == "schema":
             bounded = self._schema_mode.makes_grammar(rules)
-            parameters = self._plan_schema(offered, bounded=bounded, calls_first=calls_first)
+            parameters = self._plan_schema(offered, settings.dispatch, bounded=bounded)
             options |= self._schema_mode.options(reply_form(parameters, "plan"), options)
         if method == "tool":
-            parameters = self._plan_schema(offered, calls_first=calls_first)
+            parameters = self._plan_schema(offered, settings.dispatch)
             function = {"name": self.tool, "description": "Hand the plan over.", "parameters": parameters}
             tools = [{"type": "function", "function": function}]
             if (choice := self._choice(rules)) is not None:
@@ -240,7 +239,7 @@ class StructuredPlanner:
         return named or choice_of(self.model, "any")
 
     def _plan_schema(
-        self, offered: Sequence[dict[str, Any]], *, bounded: bool = False, calls_first: bool = False
+        self, offered: Sequence[dict[str, Any]], dispatch: Dispatch, *, bounded: bool = False
     ) -> dict[str, Any]:
         """Return the JSON schema of plans that call these tools; without the tools' arguments if they are too many.
 
@@ -248,10 +247,10 @@ class StructuredPlanner:
 
         Args:
             offered: The tools.
+            dispatch: When calls begin; with `streamed`, the list of calls is the first field.
             bounded: Whether texts and lists that a small model could continue without end are limited.
-            calls_first: Whether the list of calls is the first field.
         """
-        form = bounded, calls_first
+        form = bounded, dispatch
         for tools, built_form, schema in self._built:
             if tools is offered and built_form == form:
                 return schema
@@ -260,7 +259,7 @@ class StructuredPlanner:
         except RecursionError:
             # Tools that are nested too deeply are described by the prompt alone.
             schema = self.schema
-        if calls_first and "tools" in (fields := schema.get("properties", {})):
+        if dispatch == "streamed" and "tools" in (fields := schema.get("properties", {})):
             # A model that is held to a schema writes the fields in this order.
             schema = {**schema, "properties": {"tools": fields["tools"], **fields}}
         self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, form, schema)]
