@@ -1,6 +1,6 @@
 """Measure streamed dispatch with the real model: `python -m tests.real.overlap [QUESTIONS] [TOOL_S]`.
 
-Each of 20 questions is asked with `dispatch="whole"` and with `dispatch="streamed"`, in turns whose order alternates,
+Each of 20 questions (at least 2) is asked with `dispatch="whole"` and with `dispatch="streamed"`, in turns whose order alternates,
 after once without measuring, so that the server's cache of prompts serves both. Plans are structured, because the model
 has no native calls. The tools are those of `questions.yaml`; each takes 1 s.
 """
@@ -108,10 +108,12 @@ async def main() -> None:
             pairs = await compare(model, questions, tool_s)
     whole, streamed = zip(*pairs, strict=True)
     ratios = [second.seconds / first.seconds for first, second in pairs]
+    first_quartile, _, third_quartile = statistics.quantiles(ratios, n=4, method="inclusive")
     print(
         f"{len(pairs)} questions, tools of {tool_s:g} s: median {statistics.median(run.seconds for run in whole):.2f} "
         f"s whole, {statistics.median(run.seconds for run in streamed):.2f} s streamed; ratio of each pair: median "
-        f"{statistics.median(ratios):.3f}, {min(ratios):.2f} to {max(ratios):.2f}; "
+        f"{statistics.median(ratios):.3f}, quartiles {first_quartile:.3f} and {third_quartile:.3f}, "
+        f"{min(ratios):.2f} to {max(ratios):.2f}; "
         f"{sum(run.early for run in streamed)} of {sum(len(run.calls) for run in streamed)} calls began early, "
         f"{sum(run.lead_s for run in streamed):.1f} s ahead in all; "
         f"{sum(a.calls == b.calls and a.status == b.status for a, b in pairs)} pairs with equal calls and status"
