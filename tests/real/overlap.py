@@ -1,8 +1,8 @@
 """Measure streamed dispatch with the real model: `python -m tests.real.overlap [QUESTIONS] [TOOL_S]`.
 
-Each of 20 questions (at least 2) is asked with `dispatch="whole"` and with `dispatch="streamed"`, in turns whose order alternates,
-after once without measuring, so that the server's cache of prompts serves both. Plans are structured, because the model
-has no native calls. The tools are those of `questions.yaml`; each takes 1 s.
+Each of 20 questions, or of at least 2, is asked with `dispatch="whole"` and with `dispatch="streamed"`, in turns whose
+order alternates, after once without measuring, so that the server's cache of prompts serves both. Plans are structured,
+because the model has no native calls. The tools are those of `questions.yaml`; each takes 1 s.
 """
 
 from __future__ import annotations
