@@ -194,9 +194,8 @@ def _block(part: core.ContentPart) -> dict[str, Any]:
 
 
 def _call(call: core.ToolCall) -> LangChainCall:
-    """Convert a call of the client's history to a tool call.
-
-    Arguments that are not a JSON object become an empty one.
+    """Convert a call of the client's history to a tool call. Arguments that are not a JSON object become an empty
+    one.
     """
     try:
         arguments = json.loads(call.function.arguments or "{}")
@@ -283,8 +282,8 @@ def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
 
 
 def content_text(event: StoredEvent) -> str:
-    """Return the content of a result's event as text for the client, without providers' words. Content that is no text
-    becomes JSON.
+    """Return the content of a result's event as text for the client, without providers' words; JSON if it is no
+    text.
     """
     content = event["content"]
     return public_text(content if isinstance(content, str) else as_text(content))
