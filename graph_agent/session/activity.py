@@ -99,10 +99,10 @@ def running_check(saver: BaseCheckpointSaver[Any]) -> RunningCheck:
 
 
 def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCheck:
-    """Return a function that reports whether a run of a session is in progress, like `running_check` but without
-    loading the graph's modules.
+    """Return a function that returns whether a run of a session is in progress, without loading the graph's modules.
 
-    For a SQLite file, it sees only the runs of other processes.
+    For a SQLite file, the function reads only the file of locks, and sees only the runs of other processes. For
+    PostgreSQL it is that of `running_check`, which loads the modules at its first call.
 
     Args:
         address: URL of the database, which other processes use.

@@ -102,10 +102,13 @@ def person_of(by: str | None) -> str:
 async def give_title(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, title: str, by: str | None
 ) -> StoredEvent:
-    """Store a title of a session, its white space collapsed, also while a run is in progress; return the event about
-    it.
+    """Store a title of a session, also while a run is in progress; return the event about it.
 
-    The arguments and errors are those of `Session.rename`.
+    Each run of white space in the title becomes one blank. `by` is the name of the person, None for `user`.
+
+    Raises:
+        InputError: The title is blank, no text, or longer than `TITLE_CHARS` characters; or there is no such session.
+        ConfigError: There is neither a Store nor a database that can hold the title.
     """
     if not isinstance(title, str) or not title.strip() or len(title) > TITLE_CHARS:
         raise InputError(f"title={title!r}: a title is a text of 1 to {TITLE_CHARS} characters.")

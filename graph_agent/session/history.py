@@ -525,7 +525,7 @@ async def summarize_session(
     is_running: Callable[[str], Awaitable[bool]],
     store: BaseStore | None = None,
 ) -> SessionSummary:
-    """Return the summary of one session. Its first checkpoint is read for the title.
+    """Return the summary of one session. The first checkpoint is read only for a session without a title of its own.
 
     Args:
         saver: The checkpointer of the session.

@@ -148,10 +148,10 @@ async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple)
 
 
 async def _last_messages(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage] | None:
-    """Return the newest messages, back to the last one of the agent, from the writes of the newest supersteps.
+    """Return the newest messages: those of the newest supersteps, back to one with a message of the agent or of a tool.
 
-    None if these do not suffice: there are more than `_MOST_CHECKPOINTS`, a full copy comes first, or messages were
-    removed.
+    None if the writes do not suffice: there are more than `_MOST_CHECKPOINTS` supersteps, a full copy or the beginning
+    comes first, or messages were removed.
     """
     from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 

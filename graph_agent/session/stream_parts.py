@@ -248,7 +248,10 @@ class StreamParts:
                 yield Token(rest, "token", fails, message_id, is_from_model=False)
 
     def _events(self, update: Mapping[str, Any]) -> Iterable[RunPart]:
-        """Return the parts of the events in a chunk of the mode `updates`, except those that were reported early."""
+        """Return the parts of the events in a chunk of the mode `updates`, except those that were reported early.
+
+        Also records the answer in the update, if there is one, for `_rest_of_answer`.
+        """
         changes = [*changes_in(update)]
         events = [event for change in changes for event in change.get("events") or () if is_event(event)]
         early, self._early = self._early, 0

@@ -232,7 +232,11 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add the span of a call that the event `entry` ends. A call without a stored start begins at this event."""
+        """Add the span of a call that the event `entry` ends. A call without a stored start begins at this event.
+
+        If the call waited for a person and the input has no span of a wait yet, one is added before it. For a call with
+        an unknown outcome, a wait is added for the time in which no process ran the input.
+        """
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
@@ -389,7 +393,9 @@ def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Spa
 
 
 def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Span:
-    """Return the span of a model call that the event `entry`, with the index `seq`, reports."""
+    """Return the span of a model call that the event `entry`, with the index `seq`, reports; the status is its error,
+    if any.
+    """
     return Span(
         kind="model",
         name=call["model"],
