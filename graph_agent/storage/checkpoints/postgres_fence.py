@@ -559,7 +559,11 @@ class SharedTransactions:
         return await committed
 
     async def _commit_waiting(self) -> None:
-        """Commit the waiting writes of several runs, up to `_MOST_RUNS` runs in a transaction, until none waits."""
+        """Commit the waiting writes of several runs, up to `_MOST_RUNS` runs in a transaction, until none waits.
+
+        The future of each run receives True if its writes are committed, False if the transaction failed, or the
+        `PoolTimeout`.
+        """
         while self._waiting:
             self._joined, self._waiting = self._waiting[:_MOST_RUNS], self._waiting[_MOST_RUNS:]
             outcome = await self._execute([share for share, _ in self._joined])

@@ -71,11 +71,11 @@ class SqliteReader:
         self._order = f" ORDER BY {'task_path, ' if has_paths else ''}task_id, idx"
 
     async def aget_tuple(self, config: RunnableConfig) -> StoredCheckpoint | None:
-        """Return the checkpoint with the id in `config`, or without one the newest of its thread; None if it does not
-        exist.
+        """Return the checkpoint with the id in `config`, or without one the newest of its thread and namespace.
 
-        Raises `NewerFormatError` if a newer version of this package stored it, `DamagedSessionError` if it is
-        incomplete or a value cannot be decoded, and `InputError` for an id that no database can store.
+        None if it does not exist, or the file has no tables. Raises `NewerFormatError` if a newer version of this
+        package stored it, `DamagedSessionError` if it is incomplete or a value cannot be decoded, and `InputError` for
+        an id that no database can store.
         """
         if not self._has_tables:
             return None
