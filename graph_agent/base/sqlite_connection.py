@@ -133,7 +133,8 @@ class LockWaitConnection(sqlite3.Connection):
         """Call `statement` with the arguments, and return its result; wait while another connection holds the lock.
 
         Waits at most `BUSY_S` seconds, or `_RETRY_S` if a wait for the same file has timed out within the last
-        `_FAILED_S` seconds. Errors of the statement that are not about a lock are raised unchanged.
+        `_FAILED_S` seconds. A wait of more than `_NOTICE_S` seconds is logged as a warning. Errors of the statement
+        that are not about a lock are raised unchanged.
 
         Raises:
             DatabaseLockedError: The lock is still held, SQLite refuses to wait, or the statement has changed rows

@@ -206,7 +206,10 @@ class TextCoalescer:
             self._timer = loop.call_at(self._due, self._flush_later)
 
     async def flush(self) -> None:
-        """Send the text that is held back, if any, and wait until it is sent. Raises what the send raises."""
+        """Send the text that is held back, if any, and wait until it is sent. Raises what the send raises.
+
+        The timer for the held text is cancelled, and a send that has begun is waited for first.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

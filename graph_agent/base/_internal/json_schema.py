@@ -374,7 +374,10 @@ def _resolves(reference: str, resolver: Any) -> bool:
 
 
 def _without_dialect(value: Any) -> Any:
-    """Return a copy of a schema without `$schema` at any level, so that no part of it changes the version."""
+    """Return a copy of a schema without the keyword `$schema` at any level, so that no part of it changes the version.
+
+    A property of this name is kept, and so are data, such as the value of `const`, and a `$schema` that is no text.
+    """
     if isinstance(value, list):
         return [_without_dialect(item) for item in value]
     if not isinstance(value, dict):

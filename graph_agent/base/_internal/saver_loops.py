@@ -48,7 +48,8 @@ def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
     """Patch a saver's asynchronous methods, in place, to work on every event loop; does nothing the second time.
 
     A method of a saver that belongs to another running loop is awaited on that loop. Where the asynchronous methods
-    raise `NotImplementedError`, the blocking ones are called in a thread. Any other saver works as before.
+    raise `NotImplementedError`, the blocking ones are called in a thread. Any other saver works as before; the methods
+    of LangGraph's saver in memory are not patched.
     """
     if getattr(saver, _SERVES, False):
         return

@@ -171,7 +171,10 @@ _FOLDED = "\u0130\u0131\u017f\u212a"
 
 
 def _name_at(text: str, at: int) -> re.Match[str] | None:
-    """Return the match of the secret whose name contains the word at an index; None if no such secret is there."""
+    """Return the match of the secret whose name contains the word at an index; None if no such secret is there.
+
+    The name is looked for from at most `_LONGEST_NAME` characters before the index on.
+    """
     begin = at
     while begin > max(0, at - _LONGEST_NAME) and (text[begin - 1].isalnum() or text[begin - 1] in "_- "):
         begin -= 1
@@ -183,7 +186,10 @@ def _name_at(text: str, at: int) -> re.Match[str] | None:
 
 
 def _shaped(text: str) -> Iterator[_Span]:
-    """Yield the spans of words that have the form of a secret, with any text before them."""
+    """Yield the spans of text that has the form of a secret, whatever precedes it.
+
+    These are passwords in URLs, the forms in `_FIXED`, and the secrets that `_in_word` finds in long words.
+    """
     if "://" in text:
         for found in _ACCOUNT.finditer(text):
             yield _span(found)

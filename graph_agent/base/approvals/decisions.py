@@ -297,7 +297,6 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
 
 
 def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
-    # Agent Inbox sends the older form of LangGraph's decisions.
     """Validate one decision on a call; the older form that Agent Inbox sends is accepted, too.
 
     The message of a rejection is None if it is empty; a response must have one, which may be empty.
