@@ -529,9 +529,11 @@ class BackgroundRuns:
             await asyncio.sleep(POLL_S)
 
     def _begin(self, id_: str, task: BackgroundTask) -> None:
-        """Run the task, or continue it, in a session of its own; returns at once.
+        """Start the task, or continue it after a crash, in a session of its own; returns before the run ends.
 
-        The run is an asyncio task of this process. An exception is logged and counted; the session shows the outcome.
+        The run is an asyncio task of this process. The call's id `id_` is the id of the input, so that a task that was
+        started before is not repeated. An exception is logged and counted, and not raised; the session shows the
+        outcome.
         """
         session_id = task["session_id"]
         context = delegated_context(get_runtime().context)

@@ -218,7 +218,10 @@ def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
 
 
 def _set_oauth(name: str, options: dict[str, Any]) -> None:
-    """Replace the key `oauth` of a connection by the `auth` that it describes; raise `ConfigError` if it is invalid."""
+    """Replace the key `oauth` of a connection, in place, by the `auth` that it describes.
+
+    Raises `ConfigError` if its settings are invalid, or the connection has `auth`, too.
+    """
     # Imported here: only servers with OAuth need it.
     from graph_agent.integrations.mcp.oauth import FileOAuth, read_oauth
 

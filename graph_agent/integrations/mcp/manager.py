@@ -246,7 +246,7 @@ def _comparable(name: str) -> str:
 
 
 def _equal_names(first: McpTool, second: McpTool) -> ConfigError:
-    """Return the error for two tools whose names cannot be distinguished."""
+    """Return (not raise) the error for two tools whose names cannot be distinguished; it explains how to rename one."""
     servers = [str((tool.metadata or {})["mcp_server"]) for tool in (first, second)]
     if servers[0] == servers[1]:
         return ConfigError(

@@ -62,7 +62,9 @@ class OutgoingTap(_Tap[Outgoing]):
     async def send(self, message: SessionMessage) -> None:
         """Send a message. Of a request, the id and whether it was sent are recorded in the caller's `CallerRequests`.
 
-        Raises `anyio.ClosedResourceError` or `BrokenResourceError` if the transport is closed.
+        A request counts as sent if the send was cancelled, because the transport may have accepted it. Raises
+        `anyio.ClosedResourceError` or `BrokenResourceError` if the transport is closed; the request then counts as not
+        sent.
         """
         call = current_requests.get()
         request = message.message.root

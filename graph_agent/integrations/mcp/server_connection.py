@@ -144,7 +144,7 @@ class ServerConnection:
             LostCallError: No answer will arrive.
             ToolException: The server answered with a protocol error; `UrlsRequiredError` if the user must open
                 addresses first.
-            McpCallError: The answer cannot be parsed, or the server no longer offers the tool.
+            McpCallError: The answer cannot be parsed (`may_have_run` is True), or the server no longer offers the tool.
         """
         if name not in self.tools and not self.ended.done():
             known = ", ".join(sorted(self.tools)) or "nothing"
@@ -415,7 +415,10 @@ class ServerConnection:
             self.relisting = asyncio.create_task(self._relist(), name=f"mcp-{self._config.name}-tools")
 
     async def _relist(self) -> None:
-        """List the tools again until no change is announced meanwhile; a failure is logged and keeps the old tools."""
+        """List the tools again until no change is announced meanwhile, and report each list with `_on_tools`.
+
+        A failure, such as a list that takes too long, is logged and keeps the old tools.
+        """
         assert self._session is not None
         try:
             while self._changed:

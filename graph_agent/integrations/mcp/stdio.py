@@ -50,6 +50,8 @@ async def open_stdio(
 ]:
     """Start a server process and connect to it; end the process on exit.
 
+    On exit the process is asked to end by the end of its input, and killed with its children after `_EXIT_S` seconds.
+
     Args:
         parameters: Command, environment and encoding of the process.
         errlog: Receives the process's standard error.
