@@ -219,7 +219,8 @@ def _values(environment: Mapping[str, str], given: Any, db: str | None) -> Itera
 def _texts(value: Any, *, is_secret: bool) -> Iterator[str]:
     """Yield the texts of a JSON value that stand under a name of a secret, and the secrets in all of its URLs.
 
-    `is_secret` is whether the value itself stands under such a name; all of its texts are then yielded.
+    A name that ends with `_env` or contains `prompt` is none of a secret. `is_secret` is whether the value itself
+    stands under the name of a secret; all of its texts are then yielded.
     """
     if isinstance(value, str):
         if is_secret:

@@ -196,7 +196,7 @@ class _Shared:
 
 
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> GraphAgent:
-    """Open the agent of a file, with a database unless `db` is empty.
+    """Open the agent of a file, with a database unless `db` is empty. What is opened is closed with `shared.stack`.
 
     `above` has the agent files that lead to this one as a delegate, outermost first, to detect a circle.
     """
