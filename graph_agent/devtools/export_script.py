@@ -286,10 +286,11 @@ class ScriptWriter:
         return self._call("reply", [*shown, *calls], options)
 
     def _content(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Any:
-        """Return the text of a reply.
+        """Return the text of a reply, as the test's model gives it.
 
-        For stub tools, the text of a final plan becomes the answer that the real agent gave. If the agent asked for the
-        answer by a second request, the text becomes the sentence that ends planning.
+        With stub tools, the text of a plan without calls is replaced: by the sentence that ends planning (`SENTINEL`)
+        if a second request in the same step asked for the answer, or else, in the last step of a completed input, by
+        the answer that the real agent gave. Any other text is unchanged.
         """
         if self.has_agent or item.purpose != "plan" or item.calls:
             return item.content
@@ -487,9 +488,9 @@ def _settings(inputs: Sequence[RecordedInput], config: LoopConfig | None) -> dic
     """Return the fields of `LoopConfig` for the test, as plain JSON, such as `{"max_steps": 5, "approve": ["pay"]}`.
 
     With the agent's configuration, they are its fields that decide the course and differ from their defaults. Without
-    it (`config` is None), they are derived from the recording: the limits that were reached, a price at which the
-    recorded tokens have the recorded cost, and a `max_steps` that is high enough. Both add the kind of planner and the
-    tools that a person was asked about.
+    it (`config` is None), they are derived from the recording: the limits that were reached, `on_limit="message"` if no
+    model wrote an answer then, a price at which the recorded tokens have the recorded cost, and a `max_steps` that is
+    high enough. Both add the kind of planner and the tools that a person was asked about.
     """
     planners = {entry["planner"] for entry in _events(inputs) if "planner" in entry}
     found: dict[str, Any] = {"tool_calling": "wave"} if planners else {}

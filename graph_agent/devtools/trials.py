@@ -108,7 +108,7 @@ class Plan:
     """Whether cases taken from sessions that called side-effecting tools may run."""
 
     def planned(self) -> list[Trial]:
-        """Return all trials, before they run, those of one case next to each other.
+        """Return all trials, before they run: by case, then by number, then by agent.
 
         Raises `ConfigError` if two agents are the same, as they would share sessions.
         """
