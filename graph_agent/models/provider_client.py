@@ -152,7 +152,8 @@ class ProviderToolClient(ModelClient):
         return bound._replace(options={**bound.options, "include": [*dict.fromkeys([*given, *wanted])]})
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
-        """Return the tools to send, those of the provider last, and the tool choice.
+        """Return the tools to send, those of the provider last, and the tool choice; None as choice if the agent has no
+        tools.
 
         They are offered for answers, too.
         """

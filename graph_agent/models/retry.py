@@ -379,7 +379,9 @@ class _Attempt(TokenTimeout):
         self._reader_of(run_id).receive_event(event)
 
     def _reader_of(self, run_id: UUID | None) -> ReplyReader:
-        """Return the chunk reader of a LangChain run. A model may call another one, whose chunks arrive here, too."""
+        """Return the chunk reader of a LangChain run, made at the first call. A model may call another, whose chunks
+        come here.
+        """
         if (reader := self._readers.get(run_id)) is None:
             reader = self._readers[run_id] = ReplyReader(sums_usage=self._sums_usage)
         return reader

@@ -115,7 +115,8 @@ class SchemaMode:
         return self.is_openai and rules.provider in _LOCAL and not rules.strict_schema
 
     def form(self, schema: dict[str, Any], rules: WireRules) -> WireFormat | None:
-        """Return the `response_format` that sends a schema, in the best form not refused yet.
+        """Return the `response_format` that sends a schema, in the best form not refused yet; only the strict form if
+        the endpoint requires it.
 
         None if every form was refused.
         """

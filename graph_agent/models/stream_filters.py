@@ -322,9 +322,8 @@ class LeadingCallFilter(CallFilter):
         """Whether the reply begins with text; final once True."""
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return begin and end of the visible text; both are equal while the reply may begin with a call.
-
-        See `Visibility.part`.
+        """Return begin and end of the visible part of the reply so far; both are equal while the reply may begin with a
+        call. Once text that is no call was found, calls are no longer searched.
         """
         if not self._is_text:
             self._is_text = bool(text[: self._opening.before(text)].strip())

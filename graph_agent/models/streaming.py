@@ -65,7 +65,7 @@ def may_refuse_stream(model: object, options: Mapping[str, Any], error: Exceptio
     """Whether an error may mean that the server ignored streaming and sent a whole reply, in which LangChain found no
     chunk.
 
-    Always False for a model that is not streamed by `streams_always`.
+    Always False for a model that is not streamed by `streams_always`, or whose stream is read directly.
     """
     has_no_chunk = isinstance(error, ValueError) and str(error).startswith(_NO_STREAM)
     return has_no_chunk and streams_always(model, options) and not reads_directly(model)

@@ -585,9 +585,9 @@ class ToolRetry(BaseModel):
         return longest * random.uniform(0.5, 1) if self.jitter else longest
 
     def again(self, error: BaseException, attempt: int, *, cut_off: bool, marks: Mapping[str, Any]) -> bool:
-        """Whether to retry after failed attempt number `attempt`, counted from 1, which raised `error`.
+        """Whether to retry after failed attempt `attempt` (from 1), which raised `error`; never after a `CallError`.
 
-        An attempt that was `cut_off`, by its time limit or a lost server, may have taken effect: see the class.
+        A `cut_off` attempt (by a time limit or a lost server) is repeated only if the tool reads or is idempotent.
         """
         if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):
             return False

@@ -366,7 +366,7 @@ def _short_arguments(arguments: Any) -> str:
 
 
 def _short(text: str, chars: int) -> str:
-    # Only the beginning is read, as a result may have megabytes.
     """Return the beginning of a text as one line of at most `chars` characters, followed by `…` if it is cut."""
+    # Only the beginning is read, as a result may have megabytes.
     line = " ".join(text[: 4 * chars].split())
     return line if len(line) <= chars and len(text) <= 4 * chars else f"{line[:chars]}…"

@@ -329,7 +329,8 @@ def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIM
 
 def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
     """Stream a composed answer unless the reader has received it: LangGraph does not stream a message of the node's
-    input."""
+    input. If it replaces a streamed text, it is streamed under a new id.
+    """
     if answer is not None and "composed" in outcome and "shown" not in outcome:
         # The id of a text that was streamed belongs to another message of the stream.
         stream_rest(answer.model_copy(update={"id": str(uuid.uuid4())}) if "replaced" in outcome else answer, "")
@@ -400,7 +401,9 @@ def request_model(update: PlanUpdate, hooks: MiddlewareNodes) -> None:
 
 
 def _composes(outcome: LoopOutcome, settings: LoopConfig) -> bool:
-    """Whether the model must be asked for the answer of an outcome without a draft."""
+    """Whether the model must be asked for the answer of an outcome without a draft: after completed planning, and with
+    the setting `on_limit="answer"` after a limit, but not after a failure or an abort.
+    """
     reason = outcome["stop_reason"]
     return reason == "completed" or (reason not in ("failed", "aborted") and settings.on_limit == "answer")
 

@@ -275,7 +275,9 @@ _OLLAMA_EFFORTS: Mapping[str, bool | str] = {"none": False, "minimal": "low", "x
 
 
 def _ollama_reasoning(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `reasoning_effort` as Ollama's keyword `reasoning`, unless that is given; return True."""
+    """Write `reasoning_effort` as Ollama's keyword `reasoning`, with Ollama's name of the value, unless that is given;
+    return True.
+    """
     sent.setdefault("reasoning", _OLLAMA_EFFORTS.get(value, value))
     return True
 

@@ -211,7 +211,8 @@ class CallAssembler:
     def read(self) -> Sequence[_ReadCall]:
         """Return the calls received so far, with their parsed arguments.
 
-        The prefix `{}` that some proxies send before the arguments is ignored.
+        The prefix `{}` that some proxies send before the arguments is ignored, unless one of several calls has no
+        arguments: it may then be the arguments of another call.
         """
         # A call without arguments, whose own are those of the next call, has the same form.
         keeps_prefix = len(self._calls) > 1 and any(not call.raw.strip() for call in self._calls)

@@ -91,7 +91,7 @@ class Speculation:
         )
 
     def begin(self, work: SpeculativeWork) -> None:
-        """Count work that has begun as open.
+        """Count work that has begun as open and as started, and set the timer that checks the budget.
 
         The caller later calls `use` or `drop` for it, or `take` and then one of them.
         """
@@ -162,7 +162,7 @@ class Speculation:
             counts[name] = round(counts.get(name, 0) + value, 6)
 
     def _drop_open(self) -> None:
-        """Drop all open work."""
+        """Drop all open work, which cancels it."""
         for work in [*self._open]:
             self.drop(work)
         self._set_timer()

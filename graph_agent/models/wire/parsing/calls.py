@@ -194,7 +194,7 @@ class Scanner:
         return end
 
     def _with_backticks(self, start: int, end: int) -> tuple[int, int]:
-        """Extend a region by a backtick at each end, if it is inline code."""
+        """Extend a region by a backtick at each end, if it is inline code and not in a fenced block."""
         if self._fence is None and self._text.endswith("`", 0, start) and self._text.startswith("`", end):
             return start - 1, end + 1
         return start, end

@@ -371,7 +371,9 @@ def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int
 
 
 def _without_call(page: ParsedText, call: ParsedCall) -> ParsedCall:
-    """Return a call without the suffix `.call` in its name, which Llama 3.1 writes for its built-in tools."""
+    """Return a call without the suffix `.call` in its name, which Llama 3.1 writes for its built-in tools; unchanged if
+    a known tool has the whole name.
+    """
     # Llama 3.1 calls its built-in tools as brave_search.call(query=…).
     if page.tools is not None and call.name in page.tools:
         return call

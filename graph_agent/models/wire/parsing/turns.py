@@ -256,7 +256,11 @@ class ProseEnd:
 
 
 def line_end_before(text: str, at: int) -> int:
-    """Return the index at which the text before a marker ends, without the line ends between them."""
+    """Return the index of the line end after the text before a marker.
+
+    `at`, the marker's own index, if the marker is in the same line as that text; 0 if there is only white space before
+    it.
+    """
     before = text[:at].rstrip()
     newline = text.find("\n", len(before), at)
     return at if newline < 0 and before else max(newline, 0) if before else 0
