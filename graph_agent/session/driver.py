@@ -239,8 +239,8 @@ class RunDriver:
         """Run an input, then the follow-ups that are queued; return the result of the input, with theirs in
         `follow_ups`.
 
-        The arguments and errors are those of `parts`. An error of a follow-up is logged, and not raised; follow-ups
-        after it stay queued.
+        `given` is the graph's input, and `mark` the id and digest of the input, None without an id. Raises the errors
+        of `parts` for the input. An error of a follow-up is logged, and not raised; follow-ups after it stay queued.
         """
         results: list[RunResult] = []
         try:

@@ -83,7 +83,7 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
     """Yield the lines of an export except the last one: the session, messages, events, checkpoints and notes.
 
-    Messages and events include what follows the newest checkpoint. Raises the errors of `export_session`.
+    Messages and events include what follows the newest checkpoint. Raises the errors that `export_session` documents.
     """
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:

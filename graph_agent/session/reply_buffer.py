@@ -101,11 +101,11 @@ class ReplyBuffer:
         await self.add_text(text, key)
 
     def _announce(self, *, is_new: bool) -> None:
-        """Write the entry for unread text to the stream now, or set a timer that writes it when the interval has
-        passed.
+        """Write an entry to the stream, which wakes the consumer for the unread text, or set a timer that does so
+        later.
 
-        It is written now for the first text of a message, for `MOST_UNREAD` characters, and after the interval. A timer
-        that is set already is kept.
+        The entry is written now for the first text of a message, for `MOST_UNREAD` characters, and after the interval
+        `every_s`. A timer that is set already is kept.
         """
         loop = asyncio.get_running_loop()
         self._writer = self._writer or custom_writer(loop)
@@ -116,7 +116,7 @@ class ReplyBuffer:
             self._timer = loop.call_at(self._due, self._write)
 
     def _write(self) -> None:
-        """Write the entry to the run's custom stream now, and stop the timer."""
+        """Write an entry (a `NewText`) to the run's custom stream, count it as not received, and stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -127,8 +127,13 @@ class ReplyBuffer:
     def take_before(self, mode: str, payload: object) -> list[Token | Reasoning]:
         """Return the unread text that must come before the parts of a chunk of LangGraph's stream, and remove it.
 
-        For the entry of this buffer, it is the text up to the beginning of the next entry's. For another chunk it is
-        all text, except that a chunk of the mode `custom` takes none while an entry of this buffer is on the stream.
+        For an entry of this buffer (a `NewText`), it is the text up to that of the next entry, and the entry counts as
+        received. For another chunk it is all text, except that a chunk of the mode `custom` takes none while an entry
+        of this buffer is on the stream.
+
+        Args:
+            mode: The stream mode of the chunk.
+            payload: The content of the chunk.
         """
         if isinstance(payload, NewText):
             self._written -= 1

@@ -66,9 +66,9 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
 def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
     """Return the tasks after `plan` from the update that the node has returned, so that the state need not be read.
 
-    They are those of `approve` if calls await an approval, else what `after_plan` returns for the ready calls. An empty
-    list if the update has its own target (`goto`). None, so that the edge itself reads the state, if the update does
-    not set `ready`, or is an edit by `update_state`.
+    If calls await an approval, these are the ready calls and `approve`; else the ready calls, or `finalize` without
+    any. An empty list if the update has its own target (`goto`). None, so that the edge itself reads the state, if the
+    update does not set `ready`, or is an edit by `update_state`.
     """
     run = handle_of(config["configurable"]).run
     if not isinstance(update, Command) or not isinstance(update.update, list) or run is None or run.updates_only:
