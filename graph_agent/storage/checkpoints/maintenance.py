@@ -132,9 +132,13 @@ async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool
 def _idle_since(idle_for: timedelta | None, keep_last: int | None, older_than: timedelta | None) -> datetime:
     """Convert the arguments of `prune` to a time (UTC): sessions with a newer checkpoint are not trimmed.
 
-    The arguments are those of `prune`; a time of zero gives the highest `datetime`. Raises `ConfigError` if
-    `older_than` is given, `keep_last` is not 1, both `keep_last` and `idle_for` are given, or a time is negative or too
-    long for a `datetime`.
+    Raises `ConfigError` if an argument is invalid, or both `keep_last` and `idle_for` are given.
+
+    Args:
+        idle_for: Time since the newest checkpoint; None for `DEFAULT_IDLE`. Zero gives the highest `datetime`. A
+            negative time, or one that is too long for a `datetime`, is invalid.
+        keep_last: 1 for the highest `datetime`, None to use `idle_for`; any other number is invalid.
+        older_than: Invalid unless it is None.
     """
     if older_than is not None:
         raise ConfigError(

@@ -64,10 +64,17 @@ async def sqlite_threads(file: Path, group: str | None, after: str | None, limit
 
 
 def _read_sqlite(file: Path, group: str | None, after: str | None, limit: int | None) -> list[str]:
-    """Read the ids of threads over a connection of its own, which only reads; blocking.
+    """Read the ids of threads, newest first by their first checkpoint, over a connection that only reads; blocking.
 
-    The arguments select as in `sqlite_threads`, above. Raises `KeyError` if the thread `after` does not exist, and
-    `sqlite3.Error` if the file cannot be read.
+    Args:
+        file: The database, which must have its tables.
+        group: Beginning of the ids, up to and with their only slash; empty for ids without a slash, None for all ids.
+        after: Id of the thread after which the list begins; None for the beginning.
+        limit: Maximum number of ids; None for no limit.
+
+    Raises:
+        KeyError: The thread `after` does not exist.
+        sqlite3.Error: The file cannot be read.
     """
     with closing(sqlite3.connect(file, timeout=BUSY_S)) as connection:
         connection.execute("PRAGMA query_only = ON")
