@@ -146,7 +146,13 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
 
 
 def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = None) -> str:
-    """Return the sentence that warns the user about a cut-off answer; the parameters are those of `cause_of`."""
+    """Return the sentence that warns the user about a cut-off answer, with a hint for an answer that was too long.
+
+    Args:
+        cut: Why it was cut off.
+        answer: The answer.
+        max_tokens: The configured maximum length, for the text; None to name the tokens used, if reported.
+    """
     warning = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
     return f"{warning} {LONGER}" if cut == "length" else warning
 

@@ -43,9 +43,13 @@ async def poll_forever(
 async def polling(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
 ) -> AsyncIterator[None]:
-    """Call `look` repeatedly in a task during the block, and cancel the task at its end.
+    """Call `look` again and again in a task during the block, and cancel the task at its end.
 
-    The parameters are those of `poll_forever`.
+    Args:
+        look: The function. Of consecutive failures, only the first is logged.
+        every_s: Seconds between the end of one call and the next.
+        logger: Receives the failures.
+        what: What the function does, as the subject of a sentence.
     """
     task = asyncio.create_task(poll_forever(look, every_s, logger, what))
     try:

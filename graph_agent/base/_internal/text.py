@@ -122,7 +122,7 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
 def as_text(value: Any) -> str:
     """Return a value as text for a model: a string with unsafe characters replaced, any other value as JSON.
 
-    Raises `ValueError` as `to_json_safe`.
+    Raises `ValueError` if the value is nested too deeply, or a part of it has no JSON form and its `str()` fails.
     """
     if isinstance(value, str):
         return clean(value)

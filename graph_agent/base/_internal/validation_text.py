@@ -67,8 +67,13 @@ def _lines(
 ) -> Iterator[str]:
     """Yield the text of each fault in a validation error: the field, its value and the fix.
 
-    A value is left out for a field that holds secrets, and masked in any other. For an unknown field, the text has what
-    replaced it, or the known fields. The arguments are those of `explain`.
+    A value is left out for a field that holds secrets, and masked in any other.
+
+    Args:
+        error: The validation error.
+        model: Class of the object. For an unknown field, the text has what replaced it, or the known fields.
+        known: Names to suggest in place of the fields of `model`.
+        hidden: Names that are never suggested.
     """
     for fault in error.errors():
         path, given = fault["loc"], fault["input"]
