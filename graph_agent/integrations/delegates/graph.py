@@ -489,8 +489,8 @@ class BackgroundRuns:
 
         A task whose run was lost, e.g. with its process, is started again, and None is returned. A question is returned
         once: `task["asked"]` names the one that was returned before. The result has the status `unknown` if the agent
-        has no checkpointer any more, and after `_MOST_FAILURES` exceptions in this process; in the latter case `error`
-        if nothing was stored.
+        has no checkpointer any more, and after `_MOST_FAILURES` exceptions in this process, or `error` if the task has
+        stored nothing before these.
 
         Args:
             id_: Id of the call that started the task.

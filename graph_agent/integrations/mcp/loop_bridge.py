@@ -95,7 +95,7 @@ class LoopBridge:
 
 
 def _blocked() -> SyncInLoopError:
-    """Return the error for an owning loop that is blocked."""
+    """Return (not raise) the error for an owning loop that has not started a call in time, because it is blocked."""
     return SyncInLoopError(
         f"The event loop that opened the MCP servers did not take a call within {START_TIMEOUT_S:g} s: it is blocked, "
         "most likely by a synchronous call such as graph.invoke(...) made from its own thread; "

@@ -233,10 +233,10 @@ class WatchedClient:
         return self._watch(response, request_id)
 
     async def _get(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
-        """Open a stream of events, or the rest of a response that broke off (by its header `last-event-id`).
+        """Open a stream of events, or the rest of a response that broke off (by the request's header `last-event-id`).
 
-        A failure of the latter, also an error status, is reported as the loss of its request, and raised. An error
-        status of the former is returned.
+        A response to a stream of events is returned also with an error status. If the rest of a response cannot be
+        read, also because of an error status, the loss of the response's request is reported, and the error is raised.
         """
         # The transport resumes a response by the id of the last event that it has received.
         request_id = self._resuming.pop(request.headers.get("last-event-id", ""), None)

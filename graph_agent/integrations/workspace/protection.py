@@ -196,7 +196,7 @@ def _layout(folder: Path) -> list[str]:
 
 
 def _identity(path: str) -> dict[str, Identity]:
-    """Return path → identity of a file; empty if it does not exist."""
+    """Return path → identity (device and inode) of a file or link; empty if it does not exist or cannot be examined."""
     try:
         status = os.lstat(path)
     except OSError:
