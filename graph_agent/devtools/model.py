@@ -136,7 +136,12 @@ class _Values:
     def _of_type(self, kind: str, schema: Mapping[str, Any], name: str, nth: int, depth: int) -> Iterator[Any]:
         """Yield candidates of one JSON type (`kind`), such as `string`; nothing for an unknown type.
 
-        The other parameters are those of `of`.
+        Args:
+            kind: The type.
+            schema: The part of the schema.
+            name: Name of the value, of which a string consists.
+            nth: Index of the value in a list, from 0; the candidates differ by it where they can.
+            depth: Number of levels above.
         """
         match kind:
             case "string":

@@ -452,9 +452,10 @@ def _result_at_s(recorded: RecordedInput, given: StoredEvent) -> float | None:
 
 
 def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float | None:
-    """Return the seconds from the begin of an input to `seconds` after a moment (ISO 8601).
+    """Return the seconds from the begin of an input to `seconds` after a moment (ISO 8601), rounded to milliseconds.
 
-    None unless a deadline stopped the input: no other script depends on times.
+    None unless a deadline stopped the input, because no other script depends on times. If the moment is empty or the
+    input has no event, `seconds` alone is returned.
     """
     if stop_cause(recorded) != "deadline":
         return None

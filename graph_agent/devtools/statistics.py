@@ -272,7 +272,8 @@ class Arm:
     def minus(self, other: Arm) -> dict[str, Estimate]:
         """Return the differences from another arm (this minus the other), by name.
 
-        They are that of `success`, the share of inputs that succeeded, and that of each measure that both have.
+        The names are `success`, for the share of inputs that succeeded, and each measure of which both arms have
+        values.
         """
         counts = [(sum(row.succeeded for row in arm.rows), len(arm.rows)) for arm in (other, self)]
         found = {"success": rate_difference(*counts)}
