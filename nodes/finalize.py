@@ -68,8 +68,8 @@ async def answer_input(task: Task) -> Answered:
 def may_finalize(update: PlanUpdate) -> bool:
     """Whether `plan` may also do the work of `finalize`, which saves a superstep.
 
-    It may if planning has ended without a handoff, the run stores nothing, the agent has no middleware hooks and own
-    state fields, and no reader of the stream distinguishes the two nodes.
+    It may if planning has ended without a handoff or a written message, the run stores nothing, the agent has no
+    middleware hooks and own state fields, and no reader of the stream distinguishes the two nodes.
     """
     outcome, deps = update.loop["outcome"], update.deps
     if outcome is None or not update.run.is_unobserved or deps.hook_set or deps.toolbox.own.names:

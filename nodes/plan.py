@@ -381,7 +381,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
 
 
 async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
-    """Add the plan's message, count the wave, and start the calls that can run now; with middleware hooks, all wait."""
+    """Add the plan's message, count the wave, and start calls that can run, up to the limit; with hooks, all wait."""
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)

@@ -14,8 +14,7 @@ from graph_agent.models.wire.examples import echoed_values
 
 
 def without_echoes(planned: Planned, tools: Sequence[dict[str, Any]], request: Sequence[AnyMessage]) -> Planned:
-    """Return a plan in which each call that repeats a value of the prompt's examples has a `fault`, so that it is
-    skipped.
+    """Return a plan in which each call that repeats a value of the prompt's examples has a `fault` and is `skipped`.
 
     Small models copy the example values in place of real ones. A value that the conversation contains, too, is
     permitted. Without such a call, the same plan is returned.

@@ -68,7 +68,7 @@ class UsageSoFar:
 def _larger(before: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Any]:
     """Return the larger value of each field of two usage reports, at any level.
 
-    The total is at least input and output together.
+    If `reported` has less input or output than before, the total is at least the sum of the larger input and output.
     """
     figures = {**before, **reported}
     for name, earlier in before.items():
