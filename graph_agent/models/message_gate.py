@@ -149,7 +149,9 @@ def _id_of(entry: Entry) -> str | None:
 
 
 def _with_text(entry: Entry, text: str) -> Entry:
-    """Return a copy of an entry of the message stream with another text; its other content blocks stay."""
+    """Return a copy of an entry of the message stream with another text; its other content blocks stay, before the
+    text.
+    """
     namespace, mode, (payload, metadata) = entry
     if not isinstance(payload, BaseMessage):
         key = "delta" if "delta" in payload else "content"

@@ -179,7 +179,15 @@ def is_offered(tool: ProviderTool, model: BaseChatModel, rules: WireRules) -> bo
 
 
 def _refusal(tool: ProviderTool, name: str, model: BaseChatModel, rules: WireRules) -> str:
-    """Return the text of the error for a tool that a model does not have, with the fix."""
+    """Return the text of the error for a tool that a model does not have, with the fix: the Responses API if the
+    provider has the tool there, otherwise a tool of the agent's own.
+
+    Args:
+        tool: The provider's tool.
+        name: Name of the model.
+        model: The chat model.
+        rules: The rules of the model's endpoint, which name the provider.
+    """
     if tool.api in rules.provider_tools:
         return (
             f"The tool {tool.name!r} needs the Responses API, and the client of {name} is set to chat completions; "

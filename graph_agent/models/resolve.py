@@ -83,7 +83,10 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
 
 
 def _from_endpoint(endpoint: ModelEndpoint) -> BaseChatModel:
-    """Build the chat model of an endpoint; raise `ConfigError` for a name without a provider or without a model."""
+    """Build the chat model of an endpoint, for the provider `openai` by `_openai`, for others by `_other`.
+
+    Raises `ConfigError` for a name without a provider (with the one that was probably meant) or without a model.
+    """
     spec = endpoint.model
     provider, colon, name = (part.strip() for part in spec.partition(":"))
     if not colon:
@@ -335,7 +338,9 @@ def window_in_listing(page: Any, name: str) -> int | None:
 
 
 def _window_of(entry: dict[str, Any]) -> int | None:
-    """Return the context window in one entry of a list of models; None if it has no known field."""
+    """Return the context window in one entry of a list of models: the first positive integer under a known field, in
+    the entry itself or a known part of it; None if there is none.
+    """
     parts = [entry, entry.get("meta"), entry.get("default_generation_settings")]
     return next(
         (

@@ -123,7 +123,9 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **kwargs: Any,
     ) -> None:
-        """Pass one token on. An exception of the watch's reader is logged and does not end the request."""
+        """Pass one token to limit, watch and streams, and the text that may be shown now to the watch's reader, whose
+        exceptions are logged. A token without a message is left to LangChain.
+        """
         if not isinstance(chunk, ChatGenerationChunk):
             await super().on_llm_new_token(token, chunk=chunk, **kwargs)
             return

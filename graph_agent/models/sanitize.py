@@ -57,7 +57,9 @@ class ChunkSanitizer:
         """Text or call (by its index) → first half of a character at the end of its newest chunk."""
 
     def __call__(self, message: BaseMessage) -> None:
-        """Sanitize the next chunk in place."""
+        """Sanitize the next chunk in place: its content, its extra fields and the arguments of its calls. Half of a
+        split character waits for the next chunk.
+        """
         content = message.content
         if isinstance(content, str):
             # A chunk is a model of Pydantic, whose fields take longer to set than to compare.

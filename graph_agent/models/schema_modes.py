@@ -223,7 +223,11 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _strict(node: Any) -> dict[str, Any]:
-    """Return the strict form of a part of a schema; raise `_NotStrictError` if it has none."""
+    """Return the strict form of a part of a schema; raise `_NotStrictError` if it has none.
+
+    A local reference stands alone, and alternatives become `anyOf`; keywords that strict mode does not have are
+    dropped. A part without a type, alternatives or fixed values has no strict form.
+    """
     if not isinstance(node, dict) or _NOT_STRICT & node.keys():
         raise _NotStrictError
     if "$ref" in node:
@@ -247,7 +251,9 @@ def _strict(node: Any) -> dict[str, Any]:
 
 
 def _strict_object(node: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords of an object's strict form; raise `_NotStrictError` if the object allows arbitrary keys."""
+    """Return the keywords of an object's strict form, in which all properties are required; raise `_NotStrictError` if
+    the object allows arbitrary keys, or has an optional property that cannot be empty.
+    """
     fields: dict[str, Any] = node.get("properties", {})
     if node.get("additionalProperties") not in (None, False) or (not fields and "additionalProperties" not in node):
         # The object allows arbitrary keys.

@@ -70,6 +70,8 @@ class HistoryCompression(LoopHook):
     async def _compressed(self, text: str) -> str:
         """Return the compressed text of a result, from the cache if possible. A full cache drops its oldest entry.
 
+        A `compress` that is no coroutine function runs in a thread; an awaitable that it returns is awaited.
+
         Raises:
             TypeError: `compress` returned something other than text.
             Exception: `compress` raised it.

@@ -140,7 +140,7 @@ def message_key(message: AnyMessage) -> _Key:
 def _places(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> list[int | None]:
     """Return, for each patched message, the index of its original; None for a new message.
 
-    Each original is used once.
+    Messages are equal if they have the same id, or else the same type, text and call ids. Each original is used once.
     """
     by_id = {message.id: index for index, message in enumerate(original) if message.id}
     places: list[int | None] = [by_id.pop(message.id, None) if message.id else None for message in patched]

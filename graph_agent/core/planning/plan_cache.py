@@ -112,7 +112,8 @@ def _key(request: NextRequest, messages: Sequence[AnyMessage]) -> str:
 
 
 def _without_ids(messages: Sequence[BaseMessage]) -> list[Any]:
-    """Return the messages as plain JSON without ids.
+    """Return the messages as plain JSON without ids: type and content, the name and arguments of each call, and the
+    status of a result.
 
     A call and its result are identified by the call's number instead.
     """

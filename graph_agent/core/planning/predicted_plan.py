@@ -380,7 +380,9 @@ class _Prediction:
         return planned
 
     def _begin(self, request: NextRequest, planned: Planned) -> None:
-        """Begin the calls of the plan that only read and need no other one of the plan."""
+        """Begin the calls of the plan that only read and need no other one of the plan. In mode `wave`, the results of
+        earlier waves replace the references to them.
+        """
         calls = planned.calls
         if request.mode == "wave":
             # As when it is carried out: with the results of earlier waves.

@@ -170,7 +170,9 @@ class AdvisoryLocks:
             _parents.append(self._open)
 
     def _submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue work for the thread, start the thread if it has ended, and return the future of the result."""
+        """Queue work for the thread, start the thread if it has ended, and return the future of the result; an
+        exception of the work is raised by the future.
+        """
         done: Future[T] = Future()
 
         def job() -> None:
@@ -190,7 +192,10 @@ class AdvisoryLocks:
         return done
 
     def _run_jobs(self) -> None:
-        """Run queued jobs, and check the connection between them; end after `IDLE_S` seconds without locks and jobs."""
+        """Run queued jobs, and check the connection between them while locks are held.
+
+        After `IDLE_S` seconds without locks and jobs, the connection is closed and the thread ends.
+        """
         while True:
             try:
                 job = self._jobs.get_nowait()

@@ -120,7 +120,9 @@ class AnswerDecoder:
             self.is_prose = not self._undecoded.lstrip().startswith(("{", "<", "`"))
 
     def _decoded(self) -> str:
-        """Decode the complete part of the JSON string and remove it from the input; a closing quote ends the answer."""
+        """Decode the complete part of the JSON string, remove it from the input, and return it. A closing quote ends
+        the answer; an incomplete escape stays in the input.
+        """
         parts: list[str] = []
         text, at = self._undecoded, 0
         while found := _SPECIAL.search(text, at):
@@ -169,7 +171,9 @@ class AnswerDecoder:
         return character, at + _LONG_ESCAPE
 
     def _until_stop(self, new: str) -> str:
-        """Return new text up to a stop sequence; text that may be the beginning of one is held back."""
+        """Return new text up to a stop sequence, which ends the answer; text that may be the beginning of one is held
+        back.
+        """
         if not self._stop:
             return new
         text, self._unread = self._unread + new, ""

@@ -395,7 +395,9 @@ def _complete(message: AIMessageChunk, raw: list[Any]) -> None:
 
 
 def _piece_of(entry: Mapping[str, Any]) -> ToolCallChunk:
-    """Convert an entry of the provider's own list of calls to LangChain's fragment."""
+    """Convert an entry of the provider's own list of calls to LangChain's fragment; arguments that are no text become
+    JSON.
+    """
     function = entry.get("function")
     named: Mapping[str, Any] = function if isinstance(function, dict) else {}
     arguments = named.get("arguments")

@@ -187,7 +187,16 @@ class _Converter:
         return {keyword: converted[keyword] for keyword in [*given, *converted] if keyword in converted}
 
     def _keyword(self, keyword: str, value: Any, level: int) -> Schema:
-        """Return one keyword with its converted value as a dict; an empty dict if the value is invalid."""
+        """Return one keyword with its converted value as a dict; an empty dict if the value is invalid.
+
+        Schemas in the value are converted, references without a target are invalid, and in a list of schemas those that
+        nothing satisfies are left out.
+
+        Args:
+            keyword: The keyword.
+            value: Its value.
+            level: Levels above the value.
+        """
         if keyword == "type":
             kind = _type_of(value)
             return {} if kind is None else {"type": kind}

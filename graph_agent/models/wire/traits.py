@@ -54,9 +54,11 @@ class Traits:
 
 
 def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
-    """Return the features of a message as bits of `Traits`.
+    """Return the features of a message as bits of `Traits`: calls, unusual names or ids, blank text, content blocks,
+    and a role that some endpoints refuse at its place.
 
     Args:
+        message: The message.
         previous: The message before it in the history; None for the first one.
     """
     traits = Traits.NONE

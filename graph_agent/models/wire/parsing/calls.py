@@ -110,7 +110,11 @@ class Scanner:
         self._prose_end = ProseEnd().end(page.text)
 
     def run(self) -> None:
-        """Parse the text up to an invented result or turn; fill ``found`` and ``cuts`` in text order."""
+        """Parse the text up to an invented result or turn; fill ``found`` and ``cuts`` in text order.
+
+        At the end, a damaged call that is still open is closed, and so is an open fenced block, which is cut if it has
+        only calls.
+        """
         position = 0
         while (opener := _OPENER.search(self._text, position)) is not None:
             if (after := self._turn_before(position, opener.start())) is not None:

@@ -119,7 +119,10 @@ def _statement(statement: ast.stmt) -> list[ParsedCall]:
 
 
 def _call(node: ast.expr) -> ParsedCall:
-    """Convert the syntax tree of one call; raise `_NoLiteralError` if an argument is no literal."""
+    """Convert the syntax tree of one call; raise `_NoLiteralError` if it is no call or an argument is no literal.
+
+    Arguments are keywords, one dict, or dicts after `**`. A call inside `print(…)` is returned in its place.
+    """
     if not isinstance(node, ast.Call):
         raise _NoLiteralError
     name = _dotted(node.func).removeprefix("default_api.")
@@ -152,9 +155,10 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal in a syntax tree, JSON's and non-finite names included.
+    """Return the value of a literal in a syntax tree, JSON's and non-finite names included; tuples become lists, and
+    keys of dicts texts.
 
-    Raise `_NoLiteralError` otherwise.
+    Raises `_NoLiteralError` for anything else.
     """
     match node:
         case ast.Constant(value=None | bool() | str() | int() | float() as value):

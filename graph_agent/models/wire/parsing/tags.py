@@ -85,7 +85,12 @@ class Extents:
         return known or Extent(start + 1, closed=False, depth=0, last_close=start)
 
     def _walk(self, start: int) -> None:
-        """Find the ends of all brackets from `start` on, as far as the budget allows, and record them."""
+        """Find the ends of all brackets outside of strings from `start` on, until the bracket at `start` is closed, and
+        record them.
+
+        Brackets that are still open at a token that ends a region, at the text's end or when the budget is used up are
+        recorded as unclosed; so is one inside a bracket of another kind that is closed.
+        """
         text, known, find = self._text, self._known, _TOKEN.search
         stack: list[int] = []
         depths: list[int] = []
