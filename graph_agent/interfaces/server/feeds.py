@@ -144,8 +144,8 @@ class SessionFeed:
         return len(self._cursors)
 
     def join(self) -> object:
-        """Add a follower, and return its key, which `take` and `leave` need. It counts as having taken all events so
-        far.
+        """Add a follower, and return its key, which `take` and `leave` need. `take` first returns the events that are
+        added after this call.
         """
         follower = object()
         self._cursors[follower] = self.position
@@ -338,8 +338,8 @@ class EventOrder:
         return new
 
     def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return those of the stored events that must be sent, each with its index: events that were not sent early, or
-        were sent with other values.
+        """Return the stored events that must be sent, each with its index: events that were not sent early, or were
+        sent with other values (times are not compared).
 
         Args:
             events: The stored events that follow those of the last call.
@@ -436,7 +436,9 @@ class LiveRuns:
 
 
 def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
-    """Return parts in which consecutive pieces of text are joined to one part, and pieces of reasoning likewise."""
+    """Return parts in which consecutive pieces of text are joined to one part, and consecutive pieces of reasoning to
+    another.
+    """
     joined: list[LivePart] = []
     for part in parts:
         if part["type"] in ("text", "reasoning") and joined and joined[-1]["type"] == part["type"]:

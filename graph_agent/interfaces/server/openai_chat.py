@@ -252,8 +252,8 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
 
 
 def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:
-    """Return the last message as a user message if it is a system message and no user message or result is unanswered;
-    otherwise an empty list.
+    """Return the last message as a user message if it is a system message with text, and no user message or result is
+    unanswered; otherwise an empty list.
 
     Some clients send only a system prompt, and a conversation must end with a message to answer.
     """

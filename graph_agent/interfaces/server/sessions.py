@@ -130,10 +130,10 @@ class Sessions:
         return [each for each in found if chosen.accepts(each)], read[-1] if len(read) == limit else None
 
     async def _summary(self, session_id: str, *, with_totals: bool) -> dict[str, Any] | None:
-        """Return the summary of a session with `cost`, that of its newest input, and `with_totals` those of all its
-        events.
+        """Return the summary of a session with `cost`, the cost of its newest input (None without prices), and
+        `with_totals` the totals of all its events.
 
-        None if the session is not stored. The cost is None without prices.
+        None if the session is not stored.
         """
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
@@ -325,8 +325,8 @@ class Sessions:
             resources: Resources of the request, which are released when the run has ended, also if the client has left.
 
         Raises:
-            ProblemError: The session runs, has nothing to resume, waits for an answer and there is none, or the answer
-                does not fit (`conflict`).
+            ProblemError: There is no such session (`not_found`); it runs, has nothing to resume, waits for an answer
+                and there is none, or the answer does not fit (`conflict`); or the run fails.
         """
         state = await self._state(session_id)
         # `next` would not do: it is empty if the process died between a superstep's last write and its checkpoint.

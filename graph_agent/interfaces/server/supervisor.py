@@ -123,7 +123,7 @@ class Worker(Process):
         """Return the seconds without progress so far, and send the next health check. Never blocks.
 
         An answer to a health check is progress. Before the server has started, so is CPU time, because a start may take
-        long.
+        long. Each call adds at most `_PAUSE_S` seconds.
         """
         now = time.monotonic()
         progress = self._has_answered()

@@ -216,8 +216,8 @@ class GraphExecutor(AgentExecutor):
             raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
 
     async def steer(self, message: Message, user: str) -> Message:
-        """Send the text of a message to the model of its conversation, which reads it before the next plan; return the
-        reply.
+        """Send the text of a message to the model of its conversation, which reads it before the next plan; return a
+        fixed message that confirms this.
 
         Raises `InvalidParamsError` if the message names no existing conversation, or has no text.
 

@@ -154,7 +154,9 @@ class LiveTaskStore(TaskStore):
             self._forget(key)
 
     async def _save_with_retries(self, task: types.Task, context: ServerCallContext) -> None:
-        """Write a task to the database, if it fails again after 0.2, 1 and 3 seconds. Then raise `InternalError`."""
+        """Write a task to the database. If that fails, try again after 0.2, 1 and 3 seconds, and then raise
+        `InternalError`.
+        """
         # Retried, as only this process has the task's final state or its question.
         for pause_s in _RETRY_PAUSES_S:
             try:

@@ -80,7 +80,7 @@ async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotif
 async def _make_in_file(make: Callable[[], Awaitable[None]]) -> None:
     """Create the tables of a SQLite file by calling `make`, again while another process creates or locks them.
 
-    Raises the error of SQLite if that takes too long.
+    Raises `sqlite3.Error` if that takes too long, or the error has another cause.
     """
     from sqlalchemy.exc import DBAPIError
 
@@ -108,8 +108,9 @@ def _make_indexes(connection: Connection) -> None:
 
 
 async def _widen(engine: AsyncEngine) -> None:
-    """Remove the limit of the length of conversation ids that an earlier version of the SDK gave to its table in
-    PostgreSQL; a table without the limit stays as it is."""
+    """Remove the length limit of the column of conversation ids in PostgreSQL, which an earlier version of the SDK set.
+    Does nothing to a table without the limit.
+    """
     from sqlalchemy import text
 
     async with engine.begin() as connection:

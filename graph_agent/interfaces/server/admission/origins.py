@@ -96,7 +96,7 @@ class OriginCheck:
         return re.search(r":[0-9]+$", origin) is not None and given == _origin(f"{given[0]}://{host}")
 
     def _refusal(self, origin: str) -> str:
-        """Return the message of the refusal of an origin, which explains how to permit it.
+        """Return the message with which an origin is refused. It explains how to permit the origin.
 
         The message is also logged as a warning the first time, for at most 100 origins of a process.
         """
@@ -137,7 +137,9 @@ def _origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def _name(url: str) -> str:
-    """Return the host name of a URL; empty if it has none, and `.` if it is malformed."""
+    """Return the host name of a URL, without a dot at its end; empty if the URL has none, and `.` if it is
+    malformed.
+    """
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:

@@ -199,7 +199,8 @@ class Projection:
         """Yield the events of one part of the run, except its end: a piece of text or reasoning, a call event, a change
         of state, progress, or a piece of a delegate's text.
 
-        Yields nothing for parts that AG-UI has no event for.
+        Yields nothing for parts that AG-UI has no event for, nor for texts of an earlier run (`COMMENTARY`), which the
+        snapshot at the end has.
         """
         match part:
             case Token(text, message_id=message_id) if not message_id.startswith(COMMENTARY):
@@ -218,7 +219,7 @@ class Projection:
             case DelegatePart(id_, part=Token(text, message_id=message_id)):
                 yield from self._delegate_text(self._names.of(id_), text, message_id)
             case _:
-                pass  # the snapshot at the end has the texts of an earlier run
+                pass
 
     def end(
         self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
@@ -237,9 +238,11 @@ class Projection:
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
     def stored(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
-        """Yield the last events of a request that started no run: the stored state and messages of the session.
+        """Yield the last events of a request that started no run: the same as `finish`, for the stored state of the
+        session.
 
-        The calls of the newest input count as shown before, so that no events are yielded for them.
+        The calls of the newest input count as already sent, so that no events are yielded for them; its usage counts as
+        already reported.
         """
         self._announced = {
             call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))

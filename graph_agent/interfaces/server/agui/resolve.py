@@ -185,7 +185,8 @@ def _shared_state(spec: RunSpec, body: AguiInput, values: Mapping[str, Any]) -> 
     """Return the fields of the agent's own state that the client has changed, field → value for the input of a run.
 
     A field counts as changed if the request's value differs from the session's. The new value replaces the session's,
-    also for a field with a reducer. Raises `InvalidRequestError` for a value that does not fit its field.
+    also for a field with a reducer. Values of fields that are not both input and output of the agent are ignored.
+    Raises `InvalidRequestError` for a value that does not fit its field.
 
     Args:
         spec: The run.

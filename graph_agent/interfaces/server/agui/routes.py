@@ -92,7 +92,10 @@ async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> A
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
 )
 async def run_agent(body: AguiInput, request: Request, sender: Sender, server: RequestServices) -> Response:
-    """Run an input of a thread, or resume it, and stream the events of the run. Errors are events of the stream.
+    """Run an input of a thread, or resume it, and stream the events of the run.
+
+    Errors of the thread and of the run are events of the stream; a body that is invalid or too large, and a request
+    above the limits, are answered with an HTTP error.
 
     A request without a new message follows a run that is under way, or returns the stored state and messages of the
     thread.

@@ -145,7 +145,11 @@ class _Exchange:
         return None
 
     def _ends_with(self, text: str) -> bool:
-        """Return whether `text`, without white space, may be the end of this exchange in the client's history."""
+        """Return whether `text`, without white space, may be the end of this exchange in the client's history.
+
+        While the session waits for an answer, any text may. An answered exchange must end with its answer. Without an
+        answer, any text may be a part of one, except the answer of an equal input before, to which it belongs.
+        """
         if self.is_required:
             return self.is_waiting or self._has_answer(text)
         # The client may have a part of the answer; but an equal input before may have this one.

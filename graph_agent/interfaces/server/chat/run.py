@@ -99,7 +99,9 @@ class _WaitingParts(asyncio.Queue[Part | BaseException]):
 
 
 def _chars_of(part: Part | BaseException) -> int:
-    """Return the number of characters of a part's text, whether answer, reasoning or event; 0 for other parts."""
+    """Return the number of characters of a part's text: of the answer, reasoning, an event or a delegate; 0 for other
+    parts.
+    """
     match part:
         case Token() | Reasoning():
             return len(part.text)
@@ -372,8 +374,9 @@ class ServerRun:
         return before
 
     async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
-        """Return the state of the input before this request; empty if the request began the input, is not the newest of
-        the thread, or its earlier checkpoints were deleted.
+        """Return the values of the thread's state before this request, which resumed the thread's newest input.
+
+        Empty if the request began this input, the newest input is another one, or the earlier checkpoints were deleted.
         """
         mark, config = self.spec.scope.mark, state.parent_config
         if mark is None or state.metadata is None or input_id_in(state.metadata) != mark:

@@ -428,7 +428,7 @@ async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: S
 
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
-    """Return whether a run has received these results and was stopped before its answer, so that it is continued."""
+    """Return whether a stopped run is to be continued: it has these results, or the request has the thread's token."""
     # `next` would not do: it is also empty for a task whose superstep was never stored.
     if state.interrupts or not state.tasks:
         return False

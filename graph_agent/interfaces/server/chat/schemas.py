@@ -385,7 +385,8 @@ def _all_answered(open_ids: set[str]) -> None:
 
 
 def answer_token_of(caller: str, request: ChatRequest) -> str:
-    """Return the token of the answer to a new request: 32 hexadecimal digits, the same for a repeated idempotency key.
+    """Return the token of the answer to a new request: 32 hexadecimal digits, random without an idempotency key, and
+    otherwise always the same for the caller, the session and the key.
 
     It is the id of the user's message, and the id of the answer contains it. `caller` is the owner of the API key.
     """

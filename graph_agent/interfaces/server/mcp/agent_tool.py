@@ -378,7 +378,7 @@ async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[s
     - Responses that answer open questions resume the session.
     - Responses that do not fit run nothing, and the next forms show the error.
     - Repeated responses get the stored result, or the continuation of the run.
-    - Without a response, or if all open questions remain undecided, nothing runs, and no forms follow.
+    - Without responses, or if those to open questions decide nothing, nothing runs, and no forms follow.
     - Responses to questions that were decided elsewhere run nothing, and are reported as unused.
 
     Raises `ProblemError` if calls that must be decided together are only partly decided.

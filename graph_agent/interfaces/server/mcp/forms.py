@@ -35,7 +35,8 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
 
     Args:
         interrupts: The open interrupts of a session.
-        error: Why the last responses were refused, for the text of the forms; empty if they were not.
+        error: Why the last responses were refused, for the text of the forms. If it is empty, the form of a call shows
+            the `error` of its approval request, if there is one.
     """
     found: dict[str, Form] = {}
     client_calls = {each.id for each in client_interrupts(interrupts)}
@@ -157,8 +158,9 @@ def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the decision in a response, e.g. `{"type": "approve"}`; None if the call stays undecided.
 
-    A declined form rejects the call, if the call may be rejected. Whether the call allows the decision is checked
-    later. Raises `DecisionError` if the arguments of an edit are not JSON.
+    A `message` that is not empty is added, and for an edit `{"edited_action": {"args": …}}`, parsed from JSON. A
+    declined form rejects the call, if the call may be rejected. Whether the call allows the decision is checked later.
+    Raises `DecisionError` if the arguments of an edit are not JSON.
     """
     if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
         return {"type": "reject"}

@@ -229,7 +229,7 @@ class Background:
         return record
 
     async def follow(self, records: Records, token: str, after: int = -1) -> AsyncGenerator[str, None]:
-        """Yield the frames of a response's past and future events, until it has ended.
+        """Yield the frames of a response's past and future events until it has ended, and the frame `[DONE]`.
 
         The events of a response that another process runs arrive within about a second.
 

@@ -151,8 +151,8 @@ class Chains:
         )
 
     async def _previous(self, body: schemas.CreateResponse, content: Conversation) -> Record | None:
-        """Return the record of the response that a request continues, named by its id or by the calls that it answers;
-        None if there is none.
+        """Return the record of the response that a request continues, found by its id, or else by the calls or the
+        question that the request answers; None if there is none.
 
         Raises `ProblemError` (`previous_response`) if the response that the request names is not stored.
         """
@@ -338,7 +338,9 @@ class Key:
         """Return a request with its session: the session of the first request with this key, if that has received the
         input.
 
-        Otherwise the session is chosen anew, and recorded for the key before the request runs.
+        Otherwise the session is chosen anew, and recorded for the key before the request runs. If `resolve` fails
+        because the first request has begun meanwhile, it is called again with that session; its other errors are
+        raised.
 
         Args:
             first: The response of the first request with this key; None if this is the first.

@@ -92,10 +92,10 @@ class Conversations:
         await self._store.abatch([*gone, PutOp(_CONVERSATIONS, self._key(id_), None)])
 
     async def check_session(self, id_: str) -> bool:
-        """Return whether an id is that of a conversation; False if it is that of a session only.
+        """Return True if a conversation with this id exists, and False if there is only a session with this id.
 
-        Raises `ProblemError` (`not_found`) if neither exists. An id in the form of a conversation's is never taken for
-        that of a session.
+        Raises `ProblemError` (`not_found`) if there is neither, or the id has the form of a conversation's id and the
+        conversation was deleted.
         """
         if await self.exists(id_):
             return True
@@ -147,7 +147,9 @@ class Conversations:
         raise ProblemError("not_found", f"There is no item {item_id!r}.", param="item_id")
 
     async def pending_keys(self, id_: str) -> list[str]:
-        """Return the keys of the batches of items that the session has not received yet, oldest first."""
+        """Return the store keys of the batches of items that the session has not received yet, oldest first. A batch
+        holds the items of one `append`.
+        """
         return [stored.key for stored in await self._stored(_PENDING, id_)]
 
     async def pending_items(self, id_: str, keys: Sequence[str]) -> list[dict[str, Any]]:

@@ -241,7 +241,8 @@ class ResponseDialect(ChatDialect):
         response.
 
         The response gets its usage and its status: `cancelled` after an abort, `incomplete` with a reason if it was cut
-        off, or else `completed`. The last event is `response.completed` or, also after an abort, `response.incomplete`.
+        off, or else `completed`. The last event is `response.completed` or, also after an abort, `response.incomplete`;
+        the frame `[DONE]` follows.
         """
         incomplete = _INCOMPLETE.get(outcome.ending)
         if outcome.calls or outcome.approvals:
@@ -542,7 +543,8 @@ def _output_text(text: str, citations: Sequence[Mapping[str, Any]] = ()) -> dict
 def replayed_events(response: dict[str, Any]) -> Iterator[str]:
     """Yield the frames of a stored response that has ended, as a new stream in which each text is one piece.
 
-    The last event is `response.completed`, `response.failed` or, for any other status, `response.incomplete`.
+    The last event is `response.completed`, `response.failed` or, for any other status, `response.incomplete`; the frame
+    `[DONE]` follows.
     """
     # The stored response is at its end; the events begin with an empty one.
     opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}

@@ -166,12 +166,12 @@ def keys_of_day(token: str) -> tuple[str, ...]:
 
 
 def _namespace(token: str) -> tuple[str, ...]:
-    """Return the namespace of the responses of the day at which a token was made."""
+    """Return the store namespace of the responses that were made on the same UTC day as a token."""
     return (*_RESPONSES, _day(int(token[:8], 16)))
 
 
 def _events(token: str) -> tuple[str, ...]:
-    """Return the namespace of the events of the responses of the day at which a token was made."""
+    """Return the store namespace of the events of responses that were made on the same UTC day as a token."""
     return (*_namespace(token), "events")
 
 

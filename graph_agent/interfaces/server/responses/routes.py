@@ -107,9 +107,9 @@ class ResponsesEndpoint:
         """Check the request, find its session, and run it, or return a stored response if it repeats an earlier
         request.
 
-        A request with an idempotency key excludes others with this key while its session is chosen. A request without a
-        key, of an agent whose tools may write, is an attempt: equal requests wait for its end. A background response is
-        returned as soon as its run has begun.
+        A request with an idempotency key excludes others with this key while its session is chosen. A stored request
+        that names neither a key nor a session is an attempt if the agent's tools may write: equal requests wait for its
+        end. A background response is returned as soon as its run has begun.
 
         Args:
             body: The body of the request.
