@@ -244,7 +244,11 @@ class _ModelClass(NamedTuple):
 
 
 def _read_class(kind: type) -> _ModelClass:
-    """Return the attributes of a model's class."""
+    """Return which attributes of a model's class may hold the configured name, and whether the class has
+    `sends_requests`.
+
+    A class with `sends_requests` only forwards requests to other models, which are measured there.
+    """
     names: tuple[str, ...] = ("model_name", "model")
     if issubclass(kind, BaseModel) and kind.model_config.get("extra") != "allow":
         names = tuple(name for name in names if name in kind.model_fields or hasattr(kind, name))

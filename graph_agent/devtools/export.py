@@ -185,8 +185,10 @@ def _expected(call: RecordedCall) -> dict[str, Any]:
 
 
 def _decisions_by_tool(inputs: Sequence[RecordedInput]) -> dict[str, Any]:
-    """Return tool → the first decision on its calls, such as `{"reject": "too expensive"}`; a case has one for each
-    tool.
+    """Return tool → the first decision on its calls, as a case has it.
+
+    A decision is `{"approve": True}`, `{"edit": ARGUMENTS}`, `{"reject": REASON}` or `{"respond": TEXT}`, with an empty
+    text if there is none.
     """
     found: dict[str, Any] = {}
     for entry in (entry for each in inputs for entry in each.events if entry["type"] == "approval_decision"):

@@ -221,7 +221,9 @@ def _checked_answers(
 
 
 def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
-    """Raise `DecisionError` if a decision does not match the JSON schema of its interrupt."""
+    """Raise `DecisionError` if a decision does not match the JSON schema of its interrupt; `call` is for the
+    message.
+    """
     # Imported here: it loads a validator, which most sessions do not need.
     from graph_agent.base._internal.json_schema import SchemaCheck
 

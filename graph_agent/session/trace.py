@@ -269,7 +269,11 @@ class _Input:
         )
 
     def _add_dead_time(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Add a wait, once, from the newest event before a crash to the resume, which recorded the result `entry`."""
+        """Add a wait with the status `interrupted`, from the newest event before a crash to the resume that recorded
+        `entry`.
+
+        Does nothing if the wait is there already, because one resume may settle several calls.
+        """
         start = self.newest or _at(entry)
         # One resume may settle several calls.
         if any(each.status == "interrupted" and each.start == start for each in self.spans):

@@ -65,7 +65,11 @@ def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Raise the error of `missing_extra` in place of an `ImportError` in the `with` block."""
+    """Raise the error of `missing_extra` in place of an `ImportError` in the `with` block.
+
+    `what` is the feature that needs the packages, as the subject of a sentence, and `extra` the name of the extra that
+    has them.
+    """
     try:
         yield
     except ImportError as error:

@@ -168,7 +168,10 @@ def _is_module(path: str, modules: Collection[str]) -> bool:
 
 
 def _replaces_module(path: str) -> bool:
-    """Whether the next import would load this file in place of a module that was loaded from elsewhere."""
+    """Whether the next import may load this file in place of a module that is loaded now.
+
+    That is so for a file in a folder of `record_import_folder`, with the name of a loaded module or of its package.
+    """
     folder, name = os.path.split(path)
     if not name.endswith(_MODULE_SUFFIXES):
         return False

@@ -104,7 +104,10 @@ class SuspendedCall:
                 self._open.remove(question)
 
     def answer(self, question: OpenQuestion, reply: ClientReply) -> bool:
-        """Deliver the reply to a question; return False if it is void, as the session with the server has ended."""
+        """Deliver the reply to a question, which is open no longer; return False if the question is void.
+
+        A question is void if the session with the server has ended, or it was answered already.
+        """
         if question.answer.done():
             return False
         # Removed here, because `ask` continues later.

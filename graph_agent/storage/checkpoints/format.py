@@ -243,9 +243,11 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         return cast("Mapping[str, DeltaChannelHistory]", (yield "history", None))
 
     def search(at: _Address, target: CheckpointTuple, channels: Sequence[str]) -> Generator[_Read, Any, Any]:
-        """Look for a kept history of an ancestor; None if the whole history must be read.
+        """Look for a kept history of an ancestor of `target`, the checkpoint at `at`; None if the whole history must be
+        read.
 
-        Yields a `stored` read for each checkpoint on the way, like `read`.
+        A generator without I/O, as `read`: it yields a `stored` read for each checkpoint on the way, and the caller
+        sends the checkpoint.
         """
         ids = cache.histories.find(target, channels)
         try:

@@ -312,7 +312,10 @@ class Writer:
             raise
 
     def _undo_job(self) -> None:
-        """Undo the writes since the savepoint of a job, or the whole transaction if that is refused."""
+        """Undo the writes since the savepoint of a job, or the whole transaction if that is refused.
+
+        `transaction` gets a new number, so that what was read in the transaction counts as outdated.
+        """
         self.transaction += 1
         try:
             self._connection.execute("ROLLBACK TO job")
