@@ -330,14 +330,15 @@ class LoopConfig(CheckedModel):
         return tuple((name, value) for name, value in zip(_OPTIONS, values, strict=True) if value is not None)
 
     def with_values(self, values: Mapping[str, Any]) -> "LoopConfig":
-        """Return a copy with some fields replaced, validated again; the same object if `values` is empty.
+        """Return a copy with some fields replaced, validated again; the same object if `values` changes nothing.
 
         Replacing `tool_calling` by a mode other than `wave` resets `planner` and `rollout`.
 
         Raises:
             ConfigError: The result is not a valid configuration.
         """
-        if not values:
+        # A server passes `on_failure` to each run, mostly with the value that it has.
+        if all(getattr(self, name) is value for name, value in values.items()):
             return self
         if values.get("tool_calling", "wave") != "wave":
             values = {"planner": "wave", "rollout": None, **values}
