@@ -22,22 +22,13 @@ def new_request_id() -> str:
     return f"req_{uuid.uuid4().hex}"
 
 
-def with_request_id(send: Send) -> Send:
-    """Return a `send` that adds the headers of the request id, OpenAI's and Anthropic's, to a response.
+def add_request_id(message: Message) -> None:
+    """Add the headers of the request id, OpenAI's and Anthropic's, to the start of a response.
 
     Both have the same id: that of a header that is set already, or a new one.
     """
-
-    async def send_with_id(message: Message) -> None:
-        """Send a message; the start of a response gets one request id in the headers of OpenAI and Anthropic, if they
-        are missing.
-        """
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
-        await send(message)
-
-    return send_with_id
+    headers = MutableHeaders(scope=message)
+    headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
 
 
 def path_of(scope: Scope) -> str:

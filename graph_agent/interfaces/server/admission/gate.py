@@ -28,7 +28,7 @@ from graph_agent.base.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.interfaces.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
 from graph_agent.interfaces.server.admission.origins import OriginCheck
 from graph_agent.interfaces.server.error_responses import internal_error, on_http, on_problem, refusal
-from graph_agent.interfaces.server.http_request import path_of, with_request_id
+from graph_agent.interfaces.server.http_request import add_request_id, path_of
 from graph_agent.interfaces.server.problems import ProblemError, stopping
 from graph_agent.interfaces.server.settings import MCP_PATH, REST_PATH, ApiKey, ServerSettings
 from graph_agent.interfaces.server.sse import HEAD
@@ -74,7 +74,7 @@ class RequestLimits:
                 (`busy`).
         """
         self._check_concurrent(self._active.get(caller, 0))
-        if starts:
+        if starts and self._per_minute is not None:
             self._count_start(caller)
         self._active[caller] = self._active.get(caller, 0) + 1
 
@@ -83,7 +83,8 @@ class RequestLimits:
 
         Raises `ProblemError` (`busy`) if the caller has started too many runs in the last minute.
         """
-        self._count_start(caller)
+        if self._per_minute is not None:
+            self._count_start(caller)
 
     def leave(self, caller: str) -> None:
         """Count the end of a request that `enter` has counted.
@@ -99,10 +100,8 @@ class RequestLimits:
         """Record the start of a run, and raise `ProblemError` (`busy`) instead if the caller has reached the limit per
         minute.
 
-        Does nothing without such a limit. Starts older than a minute are dropped.
+        Starts older than a minute are dropped.
         """
-        if self._per_minute is None:
-            return
         started = self._started.setdefault(caller, deque())
         now = self._clock()
         while started and started[0] <= now - WINDOW_S:
@@ -273,39 +272,39 @@ class Gate:
         if path not in self._guarded and not path.startswith(self._below):
             await self._app(scope, receive, send)
             return
-        if path.startswith("/v1/"):
-            send = with_request_id(send)
+        started = False
+
+        async def send_and_mark(message: Message) -> None:
+            """Send a message, and record that the response has begun; one of the chat APIs gets a request id."""
+            nonlocal started
+            if message["type"] == "http.response.start" and path.startswith("/v1/"):
+                add_request_id(message)
+            started = True
+            await send(message)
+
         # With keys, a foreign page cannot send one that it does not know.
         if not self._keys:
             try:
                 self._origins.check(HTTPConnection(scope), path)
             except ProblemError as foreign:
-                await refusal(path, foreign)(scope, receive, send)
+                await refusal(path, foreign)(scope, receive, send_and_mark)
                 return
         caller = caller_of(HTTPConnection(scope), self._keys)
         if caller is None and path not in OPEN_PATHS:
             problem = ProblemError("key", _UNKNOWN_KEY if key_in(HTTPConnection(scope)) else _NO_KEY)
-            await refusal(path, problem)(scope, receive, send)
+            await refusal(path, problem)(scope, receive, send_and_mark)
             return
         scope.setdefault("state", {})["caller"] = caller or Caller("")
         if scope.get("method") == "HEAD" and path != MCP_PATH:
             # FastAPI's routes refuse it. The HTTP server sends no body; a stream ends before its first event.
             scope = {**scope, "method": "GET", "state": {**scope["state"], HEAD: True}}
-        started = False
-
-        async def send_and_mark(message: Message) -> None:
-            """Send a message, and record that the response has begun."""
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
             # Open paths take no body, so that the body of an unauthenticated request is never read.
             await (self._app if path in OPEN_PATHS else self._limited)(scope, receive, send_and_mark)
         except Exception as error:  # noqa: BLE001 - any failure must end in an error response without details
             response = internal_error(path, error)
             if not started:
-                await response(scope, receive, send)
+                await response(scope, receive, send_and_mark)
 
 
 async def caller(request: Request) -> Caller:
