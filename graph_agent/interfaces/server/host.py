@@ -74,27 +74,23 @@ class Host:
         """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with tools of the agent,
         or cannot be used.
         """
-        if not names:
-            return
         try:
             check_further_tools(self.kept, names)
         except ConfigError as error:
             raise InvalidRequestError(f"{error}", "tools") from None
 
-    def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
-        """Return warnings that tools of the caller are ignored because they are not functions; empty if there are none.
+    def unsupported_tools_warning(self, types: Sequence[str]) -> str:
+        """Return the warning that tools of the caller are ignored because they are not functions.
 
-        Raises `InvalidRequestError` if there are any and the setting `unsupported_tools` is `refuse`.
+        Raises `InvalidRequestError` if the setting `unsupported_tools` is `refuse`.
 
         Args:
             types: The types of the caller's tools that are not functions.
         """
-        if not types:
-            return ()
         message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
         if self.settings.unsupported_tools == "refuse":
             raise InvalidRequestError(f"{message} Leave them out.", "tools")
-        return (f"{message} They were ignored.",)
+        return f"{message} They were ignored."
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
         """Raise `InvalidRequestError` if a message has an image with a URL that the client of a model would download on
@@ -107,12 +103,12 @@ class Host:
                 "messages",
             )
 
-    def check_agentic_loops(self, limit: int | None) -> None:
+    def check_agentic_loops(self, limit: int) -> None:
         """Raise `InvalidRequestError` if a request allows more reruns of the model by hooks (`limit`) than the agent
-        does; None passes.
+        does.
         """
         most = self.kept.builder.config.max_agentic_loops
-        if limit is not None and limit > most:
+        if limit > most:
             raise InvalidRequestError(
                 f"max_agentic_loops={limit}: this agent allows at most {most}; send {most} or less, or leave it out.",
                 "max_agentic_loops",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
@@ -190,26 +189,26 @@ class ChatEndpoint:
         Args:
             body: The body of the request.
             read: Converts the body to a `ChatRequest`. A large body is converted in a thread.
-            dialect: Returns the object that formats the answer, from the body and a token for the answer's id. It is
-                called in a thread if the body is large.
+            dialect: Returns the object that formats the answer, from the body and a token for the answer's id.
 
         Raises:
             ProblemError: The body names another model, has too many messages or tools, or is invalid; or the run cannot
                 begin, or fails before the response begins.
         """
         self.services.check_body(body)
-        chat_request = await run_in_thread(self.request, read, body)
-        chat_request = replace(
-            chat_request,
-            # The header precedes the body: proxies can add it.
-            session_id=self.session_of(chat_request.session_id) if chat_request.is_stored else None,
-            progress_as_field=self.progress_as_field,
-        )
-        chat_request = await run_in_thread(self.request, partial(with_key, key=self.idempotency_key), chat_request)
-        token = answer_token_of(self.caller.name, chat_request)
-        chat_request = replace(chat_request, answer_token=token)
-        answer_format = await run_in_thread(self.request, dialect, body, token)
+        chat_request = await run_in_thread(self.request, self._read, body, read)
+        answer_format = dialect(body, chat_request.answer_token)
         return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
+
+    def _read(self, body: B, read: Callable[[B], ChatRequest]) -> ChatRequest:
+        """Return the request that a body and the headers describe; the arguments are those of `answer`."""
+        chat_request = read(body)
+        # The header precedes the body: proxies can add it.
+        session_id = self.session_of(chat_request.session_id) if chat_request.is_stored else None
+        if self.idempotency_key is not None:
+            chat_request = with_key(chat_request, self.idempotency_key)
+        chat_request = replace(chat_request, session_id=session_id, progress_as_field=self.progress_as_field)
+        return replace(chat_request, answer_token=answer_token_of(self.caller.name, chat_request))
 
 
 async def chat_endpoint(

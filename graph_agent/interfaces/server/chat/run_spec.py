@@ -233,24 +233,28 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
     Raises `ProblemError` if tools, messages or options are invalid, or do not fit the session's state.
     """
-    warnings = (*host.check_unsupported_tools(request.unsupported_tools), *_check_tool_choice(request))
-    host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
+    warnings: list[str] = []
+    if request.unsupported_tools:
+        warnings.append(host.unsupported_tools_warning(request.unsupported_tools))
+    if "client_tool_choice" in request.options and not request.client_tools:
+        warnings.append(_tool_choice_warning(request))
+    if request.client_tools:
+        host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     host.check_images(request.messages)
-    host.check_agentic_loops(request.options.get("max_agentic_loops"))
+    if "max_agentic_loops" in request.options:
+        host.check_agentic_loops(request.options["max_agentic_loops"])
     spec = await _resolve(host, caller, request)
-    spec.scope.before, spec.scope.warnings = request.before, warnings
+    spec.scope.before, spec.scope.warnings = request.before, tuple(warnings)
     return with_output_options(spec, request)
 
 
-def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
-    """Return warnings if a tool choice requires a call and only the agent's own tools could be meant; otherwise empty.
+def _tool_choice_warning(request: ChatRequest) -> str:
+    """Return the warning for a tool choice that requires a call, where only the agent's own tools could be meant.
 
-    Raises `InvalidRequestError` if the choice requires a call, and there is no tool to call.
+    Raises `InvalidRequestError` if there is no tool to call.
     """
-    if request.client_tools or "client_tool_choice" not in request.options:
-        return ()
     if request.offers_own_tools:
-        return ("tool_choice requires a call; the model was free to choose, as it is for the agent's own tools.",)
+        return "tool_choice requires a call; the model was free to choose, as it is for the agent's own tools."
     left_out = f" Left out: {', '.join(request.unsupported_tools)}." if request.unsupported_tools else ""
     raise InvalidRequestError(
         f"tool_choice requires a call, and the request has no function to call.{left_out} Send a function, or let the "
