@@ -389,7 +389,7 @@ class StreamWatch(AsyncCallbackHandler):
     async def receive_whole(self, reply: str, id_: str | None) -> None:
         """Show a reply that was not streamed, with the id of its message.
 
-        Does nothing here; `ReplyForwarder` overrides it.
+        Does nothing here; `StreamForwarder` overrides it.
         """
 
     def settle(self, reply: AIMessage) -> AIMessage:
@@ -429,7 +429,7 @@ class StreamWatch(AsyncCallbackHandler):
             reply: The complete text as received.
             shown: The part of the reply that is for the reader. None if nothing more may be shown, e.g. because the
                 reply has only calls; chunks that still wait in the message stream are then dropped.
-            id_: Id of the message; used only by `ReplyForwarder`.
+            id_: Id of the message; used only by `StreamForwarder`.
         """
         if self._new_visibility is None:
             return
@@ -449,7 +449,7 @@ class StreamWatch(AsyncCallbackHandler):
             gate.close()
 
     async def forward(self, text: str) -> None:
-        """Receive newly shown text. Does nothing here; `ReplyForwarder` overrides it."""
+        """Receive newly shown text. Does nothing here; `StreamForwarder` overrides it."""
 
 
 Forwarder = Callable[[Callable[[], Visibility]], StreamWatch]
@@ -463,8 +463,9 @@ def _joined(pieces: list[str]) -> str:
     return pieces[0] if pieces else ""
 
 
-class ReplyForwarder(StreamWatch):
-    """Forwards the text of a reply to `reader`, for callers that do not read the graph's own stream.
+class StreamForwarder(StreamTap, StreamWatch):
+    """Makes the model stream, and forwards the text of the reply to `reader`; several times cheaper than the graph's
+    own stream.
 
     A reply that is not streamed is forwarded at its end, with the same text. The model's stream waits while the reader
     processes a piece; the time between tokens is not limited meanwhile.
@@ -510,10 +511,6 @@ class ReplyForwarder(StreamWatch):
             self._shown.append(rest)
             self.seen = True
             await self.forward(rest)
-
-
-class StreamForwarder(StreamTap, ReplyForwarder):
-    """A `ReplyForwarder` whose presence makes the model stream; several times cheaper than the graph's own stream."""
 
 
 _REASONING_NODES = ("plan", "model", "finalize")

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -62,8 +62,6 @@ _LATE_FOLLOW_UP_S = 2.0
 """Maximum seconds for finding a follow-up after an input whose deadline has passed."""
 _BEGINNING_S = 1.0
 """Seconds in which a run of another process may store its input, so that it is recognized as the same input."""
-TextSource = Literal["tokens", "replies", "none"]
-"""How the text of replies is yielded: in pieces as it is produced, each reply as a whole at its end, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +84,13 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """Which parts of a run a server receives: text in pieces, and each result as soon as its call has ended.
+    """Which parts of a run a server receives. The result of a call is yielded as soon as the call has ended.
 
     Events are in the order in which calls end. Only early events have their `seq` in the history.
     """
 
-    text: TextSource = "tokens"
+    streams: bool = True
+    """Whether the text of replies is included, in pieces as it is produced."""
     every_s: Callable[[], float] = lambda: 0.0
     """Returns the minimum seconds between two pieces of text."""
     values: bool = False
@@ -456,13 +455,13 @@ class RunDriver:
         if output is None and builder_of(self._graph) is None:
             return ("messages", "custom", "updates"), None
         # Imported here: a run that only has a result needs neither.
-        from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
+        from graph_agent.models.stream_watch import StreamForwarder
         from graph_agent.session.reply_buffer import ReplyBuffer
 
-        text, every_s = ("tokens", None) if output is None else (output.text, output.every_s)
-        replies = ReplyBuffer(every_s) if text != "none" or options.reasoning else None
-        if replies is not None and text != "none":
-            run.handle.forwarder = partial(StreamForwarder if text == "tokens" else ReplyForwarder, replies.add_text)
+        streams, every_s = (True, None) if output is None else (output.streams, output.every_s)
+        replies = ReplyBuffer(every_s) if streams or options.reasoning else None
+        if replies is not None and streams:
+            run.handle.forwarder = partial(StreamForwarder, replies.add_text)
         run.handle.reports_early_events = True
         has_values = output is not None and output.values
         return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies

@@ -1,4 +1,4 @@
-"""Reads an input that has not ended: whether there is one, and its events while its first plan is not stored.
+"""Reads the newest input of a session without its calls, also one whose first plan is not stored.
 
 An agent's first superstep stores the user's message as an event, together with its plan. Until then, also after a crash
 in the first model call, only the messages and the pending tasks of the newest checkpoint show the input.
@@ -7,17 +7,17 @@ in the first model call, only the messages and the pending tasks of the newest c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graph_agent.base.history.events import StoredEvent, event
-from graph_agent.base.types import SessionStatus
+from graph_agent.base.types import NO_USAGE, SessionStatus, StopReason, Usage
 from graph_agent.core.state.feedback import NOTE_EVENTS
 from graph_agent.storage.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
 
 if TYPE_CHECKING:
     from langchain_core.messages import AnyMessage
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-    from langgraph.types import StateSnapshot
+    from langgraph.types import Interrupt, StateSnapshot
 
 _START, _FIRST = "__start__", "plan"
 """The nodes that run before the first plan of an input is stored."""
@@ -170,3 +170,70 @@ async def _last_messages(saver: BaseCheckpointSaver[Any], newest: CheckpointTupl
         if any(isinstance(each, AIMessage | ToolMessage) for each in written):
             return found
     return None
+
+
+class StoredInput(NamedTuple):
+    """The newest input of a session, as the state of the session shows it."""
+
+    values: Mapping[str, Any]
+    """Values of the state's fields; before the first plan is stored, only messages and the agent's own fields."""
+    begun: list[StoredEvent]
+    """The events of the input if its first plan is not stored, which stores them; otherwise empty."""
+    events: list[StoredEvent]
+    """The events of the input."""
+    status: SessionStatus
+    stop_reason: StopReason | None
+    """Why the input ended; None before its end."""
+    usage: Usage
+    interrupts: list[Interrupt]
+    """The open interrupts."""
+
+    def newest(self, type_: str) -> StoredEvent:
+        """Return the newest event of a type; an empty mapping if there is none."""
+        return next((entry for entry in reversed(self.events) if entry["type"] == type_), {})
+
+
+def stored_input(state: StateSnapshot, fields: Sequence[str] = ()) -> StoredInput:
+    """Return a session's newest input; `RUNNING` while a task is pending.
+
+    If the input's first plan is not stored yet, fields of the input before it are not used.
+
+    Args:
+        state: The state of the session.
+        fields: Names of the agent's own state fields.
+    """
+    values, begun = state.values, begun_events(state)
+    if begun:
+        # The other fields are those of the input before.
+        values = {"messages": values.get("messages", []), **{name: values[name] for name in fields if name in values}}
+    return StoredInput(
+        values,
+        begun,
+        begun or since_last_input(values.get("events", [])),
+        # The stored status is that of the last superstep: while a task is left, the input goes on, also after a crash.
+        SessionStatus.RUNNING if state.tasks else SessionStatus(values.get("status", SessionStatus.CREATED)),
+        values.get("stop_reason"),
+        # Before the first plan is stored the channel holds an empty mapping.
+        values.get("usage") or NO_USAGE,
+        open_interrupts(state),
+    )
+
+
+def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
+    """Return the open interrupts of a state, in order, excluding those of finished calls; empty if nothing waits."""
+    return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
+
+
+def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the events of the newest input, beginning with its last user message; all events if there is no user
+    message.
+    """
+    return list(events[input_at(events) :])
+
+
+def input_at(events: Sequence[StoredEvent]) -> int:
+    """Return the index of the last user message among events; 0 if there is none."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            return index
+    return 0

@@ -25,7 +25,6 @@ from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import AgentContext
 from graph_agent.base.types import (
     CLIENT_CALL,
-    NO_USAGE,
     CutOff,
     ResponseT,
     SessionStatus,
@@ -35,7 +34,10 @@ from graph_agent.base.types import (
 )
 from graph_agent.core.state.messages import failure_error
 from graph_agent.session.built_agent import builder_of
-from graph_agent.session.open_input import begun_events
+from graph_agent.session.open_input import input_at as input_at  # with the result, for those who read it
+from graph_agent.session.open_input import open_interrupts as open_interrupts
+from graph_agent.session.open_input import since_last_input as since_last_input
+from graph_agent.session.open_input import stored_input as stored_input
 
 __all__ = [
     "CallState",
@@ -236,32 +238,20 @@ def is_refusal(events: Sequence[StoredEvent]) -> bool:
 
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
-    """Return the result of a session's newest input, read from the session's state; `RUNNING` while a task is pending.
-
-    If the input's first plan is not stored yet, fields of the input before it are not used.
+    """Return the result of a session's newest input, read from the session's state as `stored_input` does.
 
     Args:
         state: The state of the session.
         fields: Names of the agent's own state fields, whose values become `RunResult.state`.
     """
-    values, begun = state.values, begun_events(state)
-    if begun:
-        # The other fields are those of the input before.
-        values = {"messages": values.get("messages", []), **{name: values[name] for name in fields if name in values}}
-    events = begun or since_last_input(values.get("events", []))
-    plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
-    answer = next((entry for entry in reversed(events) if entry["type"] == "agent_response"), {})
-    error = next((entry for entry in reversed(events) if entry["type"] == "error"), {})
-    calls = planned_calls(events)
-    # The stored status is that of the last superstep: while a task is left, the input goes on, also after a crash.
-    status = SessionStatus.RUNNING if state.tasks else SessionStatus(values.get("status", SessionStatus.CREATED))
-    stopped = values.get("stop_reason") not in (None, "completed")
-    # Before the first plan is stored the channel holds an empty mapping.
-    usage = values.get("usage") or NO_USAGE
+    found = stored_input(state, fields)
+    values, begun, events, usage = found.values, found.begun, found.events, found.usage
+    plan, answer, error = found.newest("plan"), found.newest("agent_response"), found.newest("error")
+    calls, stopped = planned_calls(events), found.stop_reason not in (None, "completed")
     return RunResult(
         answer=text_of(answer.get("content", "")),
-        status=status,
-        stop_reason=values.get("stop_reason"),
+        status=found.status,
+        stop_reason=found.stop_reason,
         action=plan.get("action", ""),
         reasoning=plan.get("reasoning", ""),
         results=_results(calls),
@@ -275,7 +265,7 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
         },
         cost=usage.get("cost"),
         pending=[call.planned for call in calls if call.result is None or (stopped and call.was_skipped)],
-        interrupts=open_interrupts(state),
+        interrupts=found.interrupts,
         structured_response=values.get("structured_response"),
         error=error.get("message", ""),
         error_kind=error.get("kind", ""),
@@ -405,11 +395,6 @@ def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> 
     return found
 
 
-def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
-    """Return the open interrupts of a state, in order, excluding those of finished calls; empty if nothing waits."""
-    return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
-
-
 def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
     """Return what a session with these open interrupts waits for, the first value of `Waiting` that applies; None
     without interrupts.
@@ -420,21 +405,6 @@ def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
         return "approval"
     is_client_call = [isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL for each in interrupts]
     return "client_tool" if any(is_client_call) else "answer"
-
-
-def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the events of the newest input, beginning with its last user message; all events if there is no user
-    message.
-    """
-    return list(events[input_at(events) :])
-
-
-def input_at(events: Sequence[StoredEvent]) -> int:
-    """Return the index of the last user message among events; 0 if there is none."""
-    for index in range(len(events) - 1, -1, -1):
-        if events[index]["type"] == "user_message":
-            return index
-    return 0
 
 
 def typed_result(

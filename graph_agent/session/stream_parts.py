@@ -43,7 +43,7 @@ from graph_agent.session.results import (
     StateValues,
     Token,
     input_at,
-    run_result,
+    stored_input,
 )
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
@@ -107,7 +107,7 @@ def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
     for event in events[begin:]:
         yield from parts.take("updates", {"stored": {"events": [event]}})
     yield from parts.rest()
-    if answer := run_result(state).answer:
+    if answer := text_of(stored_input(state).newest("agent_response").get("content", "")):
         yield Token(answer)
 
 
@@ -307,6 +307,8 @@ class StreamParts:
             yield EventAdded(stored, message_id=message_id if has_calls else "", is_early=is_early)
             if has_calls:
                 yield from self._commentary(event["reasoning"])
+            elif not self._in_order:
+                continue  # a server shows calls by their events
             elif event["type"] not in _RESULTS:
                 yield from _parts_of(event)
             elif event["id"] in self._reported:

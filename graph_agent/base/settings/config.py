@@ -337,7 +337,6 @@ class LoopConfig(CheckedModel):
         Raises:
             ConfigError: The result is not a valid configuration.
         """
-        # A server passes `on_failure` to each run, mostly with the value that it has.
         if all(getattr(self, name) is value for name, value in values.items()):
             return self
         if values.get("tool_calling", "wave") != "wave":

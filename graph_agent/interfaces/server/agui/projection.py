@@ -44,8 +44,8 @@ from graph_agent.session.results import (
     Token,
     open_interrupts,
     planned_calls,
-    run_result,
     since_last_input,
+    stored_input,
 )
 
 PROTOCOL = "1.0"
@@ -232,7 +232,7 @@ class Projection:
             state: The session's state after the run.
             used_before: Usage that earlier runs of the same input have reported.
         """
-        result = run_result(state)
+        result = stored_input(state)
         if outcome.rest and not result.interrupts:
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
@@ -280,7 +280,7 @@ class Projection:
         else:
             yield from self._state_delta(state.values)
         yield from self._messages(state)
-        used = _usage(state, used_before)
+        used, ended = _usage(state, used_before), stored_input(state)
         if is_aborted and self._ids.is_legacy:
             # An older client knows no cancelled outcome.
             yield core.RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)
@@ -288,7 +288,7 @@ class Projection:
         yield core.RunFinishedEvent(
             thread_id=self._ids.thread_id,
             run_id=self._ids.run_id,
-            result={"status": run_result(state).status.value, "stopReason": run_result(state).stop_reason},
+            result={"status": ended.status.value, "stopReason": ended.stop_reason},
             outcome=self._outcome(asked, [self._names.of(call["id"]) for call in pending], is_aborted=is_aborted),
             usage=used,
         )

@@ -410,7 +410,8 @@ class ChatHandler:
             resources = stack.enter_context(ExitStack())
             resources.enter_context(self.limits.slot(caller.name))
             stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
-            request = replace(request, credentials=self.runs.host.credentials_of(http_request))
+            if self.runs.host.credential_headers:
+                request = replace(request, credentials=self.runs.host.credentials_of(http_request))
             spec, own = await self._resolve(sent or stack, http_request, caller, request)
             attempt = attempt or own
             run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
@@ -474,7 +475,7 @@ class ChatHandler:
         Raises `ProblemError` if the run fails without a message, or the client disconnects; the caller then stops the
         run. The run counts as answered unless it failed, or the client has left meanwhile.
         """
-        answered = await unless_disconnected(http_request.receive, _to_end(run))
+        answered = await unless_disconnected(http_request.receive, _to_end(run, progress=request.progress_as_field))
         if answered is None:
             # A response is required, although no client reads it.
             raise stopping()  # never delivered: the client has disconnected
@@ -483,27 +484,28 @@ class ChatHandler:
             raise problem
         run.release()
         headers |= status_headers(outcome) | (REPLAYED if run.input.replayed else {})
-        body = dialect.body(outcome, parts, progress if request.progress_as_field else [])
+        body = dialect.body(outcome, parts, progress)
         if keep is not None:
             await keep(run)
         run.is_answered = outcome.problem is None and not await http_request.is_disconnected()
         return WholeAnswer(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
 
 
-async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[AnswerPart], list[dict[str, Any]]]:
-    """Read the parts of a run to its end; return the outcome, the parts of the answer, and the progress as JSON.
+async def _to_end(run: ServerRun, *, progress: bool) -> tuple[ChatOutcome, list[AnswerPart], list[dict[str, Any]]]:
+    """Read the parts of a run to its end; return the outcome, the parts of the answer, and the progress as JSON, if
+    `progress` is set.
 
     States and the output of delegates are left out. Raises `ProblemError` if the run was refused, failed or was
     stopped.
     """
     parts: list[AnswerPart] = []
-    progress: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     while True:
         match await run.part():
             case RunEnded(outcome):
-                return outcome, parts, progress
+                return outcome, parts, reported
             case Progress() as update:
-                progress.append(progress_fields(update))
+                reported += [progress_fields(update)] if progress else []
             case None | StateValues() | DelegatePart():
                 pass
             case part:

@@ -13,13 +13,15 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base._internal.text import as_text, text_of
+from graph_agent.base.finish import CUT_OFF
 from graph_agent.base.history.call_events import call_name
 from graph_agent.base.history.events import NOT_RUN, StoredEvent
 from graph_agent.base.model_error_text import public_text
+from graph_agent.base.types import CutOff, StopReason
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, interrupts_question, waiting_approvals
 from graph_agent.interfaces.server.feeds import RESULTS
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
-from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
+from graph_agent.session.results import is_refusal, since_last_input, stored_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 """Why an answer ended: regularly, at the token limit, with calls of the caller's tools, by a content filter, or at a
@@ -69,7 +71,7 @@ class ChatOutcome:
     problem: ProblemError | None = None
     """Why the run failed; None if it did not fail."""
     has_written: bool = False
-    """Whether a call with possible side effects has run for this input."""
+    """Whether a call with possible side effects has run for this input; False if the run did not fail."""
 
 
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -> ChatOutcome:
@@ -85,54 +87,57 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
         state: The newest state of the thread.
         sent: Message id → the text of the message that was streamed.
     """
-    result = run_result(state)
+    found = stored_input(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
-    events: list[StoredEvent] = state.values.get("events", [])
-    calls = spec.client_calls(result.interrupts)
-    question = "" if calls else interrupts_question(result.interrupts, spec.question_token, spec.refused)
+    calls, approvals, question = list[dict[str, Any]](), list[dict[str, Any]](), ""
+    if found.interrupts:
+        calls = spec.client_calls(found.interrupts)
+        approvals = waiting_approvals(found.interrupts, spec.token or spec.call_token)
+        question = "" if calls else interrupts_question(found.interrupts, spec.question_token, spec.refused)
     reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    text, begun = public_text(result.answer), ""
-    if result.structured_response is not None:
-        text = json.dumps(result.structured_response, ensure_ascii=False)
+    answered, begun = found.newest("agent_response"), ""
+    answer = text_of(answered.get("content", ""))
+    text, structured = public_text(answer), found.values.get("structured_response")
+    if structured is not None:
+        text = json.dumps(structured, ensure_ascii=False)
     elif text and reply is not None:
         begun = sent.get(reply.id or "", "")
     # A run that waits has no answer, so the question is the text.
     text = text or question
     rest, continues = text.removeprefix(begun), bool(begun) and text.startswith(begun)
-    approvals = waiting_approvals(result.interrupts, spec.token or spec.call_token)
     if approvals and sent:
         # The question belongs to the message whose calls it is about.
         rest, continues = f"\n\n{rest}", True
     whole = "\n\n".join([*sent.values(), *([rest] if rest and not continues else [])]) + (rest if continues else "")
     problem = None
-    recent = since_last_input(events)
-    if result.status == "FAILED":
-        errors = [event for event in recent if event["type"] == "error"]
-        problem = problem_of_run(errors[-1]["kind"] if errors else "")
+    if found.status == "FAILED":
+        problem = problem_of_run(found.newest("error").get("kind", ""))
     metadata = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
     sequence = metadata.get("stop_sequence") if reason == "stop_sequence" else None
     # The state holds the usage of the whole input; earlier requests have reported their part of it.
-    used, reported = result.usage, spec.used_before
+    used, reported = found.usage, spec.used_before
+    cited = [each for each in answered.get("citations", ()) if each.get("url")]
     return ChatOutcome(
         text=whole,
         rest=rest,
         continues=continues,
         calls=calls,
-        ending="calls" if calls else _ending(reason, result),
+        ending="calls" if calls else _ending(reason, answered.get("truncated"), found.stop_reason),
         stop_sequence=sequence if isinstance(sequence, str) else None,
         input_tokens=used["input_tokens"] - reported["input_tokens"] or estimated_tokens(messages) or 1,
         output_tokens=used["output_tokens"] - reported["output_tokens"]
         or estimated_tokens([AIMessage(whole or as_text(calls))])
         or 1,
-        status=result.status.value,
+        status=found.status.value,
         approvals=approvals,
-        refusal=not calls and is_refusal(recent),
-        citations=(cited := [each for each in result.citations if each.get("url")]),
-        answer_at=max(0, whole.rfind(result.answer)) if cited else 0,
+        # The sentence of a limit, or the text before a content filter cut it off, makes the answer more than a refusal.
+        refusal=found.stop_reason == "completed" and not answer.endswith(CUT_OFF) and is_refusal(found.events),
+        citations=cited,
+        answer_at=max(0, whole.rfind(answer)) if cited else 0,
         reply=reply,
         problem=problem,
-        has_written=_has_written(spec, recent),
+        has_written=problem is not None and _has_written(spec, found.events),
         **_token_details(messages),
     )
 
@@ -164,22 +169,29 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
         state: The state at the end of the request.
         before: The state of the same input before the request; empty if the request began the input.
     """
-    deps = getattr(spec.graph.builder, "deps", None)
-    if spec.is_structured or deps is None:
+    if spec.is_structured:
         return []
     events: list[StoredEvent] = state.values.get("events", [])
     recent = events[len(before["events"]) :] if before.get("events") else since_last_input(events)
-    plans = [event for event in recent if event["type"] == "plan" and event["calls"]]
-    streams = deps.streams_while_planning(deps.config)
-    waits = plans[-1:] if state.interrupts else []
-    shown = [plan for plan in plans if (streams and "planner" not in plan) or plan in waits]
-    texts = [
-        event["reasoning"] if event["type"] == "plan" else event.get("commentary") or text_of(event["content"])
-        for event in recent
-        if event["type"] == "agent_response" or "commentary" in event or event in shown
-    ]
-    ended = not state.next and any(event["type"] == "agent_response" for event in recent)
-    return [text for text in (texts[:-1] if ended else texts) if text]
+    answers = [at for at, event in enumerate(recent) if event["type"] == "agent_response"]
+    if answers and not state.next:
+        recent = recent[: answers[-1]]  # the answer is not commentary
+    waits = [event for event in recent if event["type"] == "plan" and event["calls"]][-1:] if state.interrupts else []
+    texts = [event["reasoning"] if event in waits else text_of_event(spec, event) for event in recent]
+    return [text for text in texts if text]
+
+
+def text_of_event(spec: RunSpec, event: StoredEvent) -> str:
+    """Return the text of an event that clients receive as a message: that of a plan with calls, commentary, or an
+    answer; empty for other events, and in a run whose answer is structured.
+    """
+    deps = getattr(spec.graph.builder, "deps", None)
+    if spec.is_structured or deps is None:
+        return ""
+    if event["type"] == "plan":
+        shows = event["calls"] and "planner" not in event and deps.streams_while_planning(deps.config)
+        return event["reasoning"] if shows else ""
+    return event.get("commentary") or (text_of(event["content"]) if event["type"] == "agent_response" else "")
 
 
 def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
@@ -200,15 +212,15 @@ def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
     return dict(found)
 
 
-def _ending(reason: str, result: RunResult) -> Ending:
+def _ending(reason: str, truncated: CutOff | None, stop_reason: StopReason | None) -> Ending:
     """Return why an answer ended: `filtered`, `length`, `stop_sequence` or `stop`, the first that applies.
 
-    The result decides on the first two: a content filter, or any other cut, also by the run's token limit. The
-    provider's finish reason `reason`, which may be empty, decides on the others.
+    A content filter, or any other cut, also by the run's token limit, decides on the first two. The provider's finish
+    reason `reason`, which may be empty, decides on the others.
     """
-    if result.truncated == "content_filter":
+    if truncated == "content_filter":
         return "filtered"
     # Neither API has a reason for an answer that the provider cut off; `length` also means that the text is incomplete.
-    if result.truncated is not None or result.stop_reason == "token_limit":
+    if truncated is not None or stop_reason == "token_limit":
         return "length"
     return "stop_sequence" if reason == "stop_sequence" else "stop"

@@ -22,7 +22,7 @@ from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import NO_USAGE
-from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome, text_of_event
 from graph_agent.interfaces.server.chat.run_spec import RunSpec
 from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end
 from graph_agent.interfaces.server.host import Host
@@ -36,7 +36,7 @@ from graph_agent.interfaces.server.problems import (
     stopping,
     superseded,
 )
-from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSource
+from graph_agent.session.driver import RunDriver, RunOptions, RunOutput
 from graph_agent.session.interrupts import standing_answers
 from graph_agent.session.results import DelegatePart, EventAdded, Progress, Reasoning, ServedPart, StateValues, Token
 
@@ -76,11 +76,8 @@ class _WaitingParts(asyncio.Queue[Part | BaseException]):
     latter.
     """
 
-    def _init(self, maxsize: int) -> None:
-        """Prepare the queue. asyncio calls it."""
-        super()._init(maxsize)
-        self.chars = 0
-        """Characters of the texts that wait."""
+    chars: int = 0
+    """Characters of the texts that wait."""
 
     def _put(self, item: Part | BaseException) -> None:
         """Add a part. asyncio calls it."""
@@ -122,7 +119,7 @@ class ServerRun:
         host: The open agent.
         spec: Graph, thread, input and context of the run.
         metrics: Counts the run.
-        streams: Whether text is emitted as it is produced; otherwise each reply is emitted as a whole.
+        streams: Whether text is emitted as it is produced; otherwise as a whole, once its event is in the history.
         between_pieces_s: Returns the minimum seconds between two pieces of a streamed answer.
         on_end: Called at the run's end, before its last part can be read; not called for a stopped run.
     """
@@ -155,13 +152,16 @@ class ServerRun:
         # A follower of a live run sees its answer as it is produced.
         self._streams = streams or host.live.is_read(spec.thread)
         self._live = contextlib.ExitStack()
-        self._publish: Callable[[LivePart], None] = lambda part: None
+        self._publish: Callable[[LivePart], None] | None = None
+        """Sends a part to the followers of the session; None for a request without a session."""
         self._sent: dict[str, list[str]] = {}
         """Message id → pieces of the message's text that were emitted."""
         self._emitted_plan = False
         """Whether text was emitted since the newest plan began."""
         self._unsent = ""
         """Text of the newest plan that was not streamed, until it is emitted; otherwise empty."""
+        self._answer = ""
+        """Newest answer of a run without streaming, which is emitted only if another text follows it; else empty."""
         self._plan_id: str | None = None
         """Id of the message with the newest plan; None before the first."""
         self._open_calls: dict[str, datetime] = {}
@@ -299,13 +299,15 @@ class ServerRun:
         except Exception as error:  # noqa: BLE001 - any failure must reach the waiting reader
             log_failure(logger, "A run", error)
             status, last = "FAILED", problem_of_failure(error)
-        cleanup = asyncio.ensure_future(self._clean_up(status))
-        while not cleanup.done():
-            # A second cancellation must not interrupt the cleanup.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([cleanup])
-        if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
-            log_failure(logger, "Cleaning up after a run", failure)
+        # A request without a session whose thread no later request continues.
+        if self.spec.token is not None and self.spec.scope.mark is None and status not in ("RUNNING", "BUSY"):
+            cleanup = asyncio.ensure_future(self._clean_up())
+            while not cleanup.done():
+                # A second cancellation must not interrupt the cleanup.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([cleanup])
+            if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
+                log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
         # The client may not read for long, for which the end of the run must not wait.
         self._postponed = []
@@ -402,8 +404,8 @@ class ServerRun:
         """
         spec = self.spec
         # A structured answer may take several attempts; only the last one is sent, as a whole.
-        text: TextSource = "none" if spec.is_structured else "tokens" if self._streams else "replies"
-        output = RunOutput(text, self._between_pieces_s, values=spec.shows_state, delegates=spec.shows_delegates)
+        streams = self._streams and not spec.is_structured
+        output = RunOutput(streams, self._between_pieces_s, values=spec.shows_state, delegates=spec.shows_delegates)
         # Failures are reported by the outcome.
         context = self._host.context_of(spec.thread, {**spec.context, "on_failure": "answer"})
         # A follower of a live run sees its reasoning, too; its client only if it asked for it.
@@ -443,10 +445,12 @@ class ServerRun:
             case EventAdded():
                 await self._on_event(part)
             case Progress():
-                self._publish(progress_fields(part))
+                if self._publish is not None:
+                    self._publish(progress_fields(part))
                 await self._put(part)
             case Reasoning():
-                self._publish({"type": "reasoning", "text": part.text})
+                if self._publish is not None:
+                    self._publish({"type": "reasoning", "text": part.text})
                 if self.spec.shows_reasoning:
                     await self._put(part)
             case StateValues() | DelegatePart():
@@ -464,39 +468,55 @@ class ServerRun:
             await self._end_message()
         self._sent.setdefault(piece.message_id, []).append(piece.text)
         self._emitted_plan = True
-        self._publish({"type": "text", "text": piece.text})
+        if self._publish is not None:
+            self._publish({"type": "text", "text": piece.text})
         await self._put(piece)
 
     async def _end_message(self) -> None:
         """Emit the end of a message, to the client and to followers."""
-        self._publish({"type": "break"})
+        if self._publish is not None:
+            self._publish({"type": "break"})
         await self._put(MessageBreak())
 
     async def _on_event(self, part: EventAdded) -> None:
         """Count an event, and emit it to the client if it is a plan with calls, or if it belongs to a call that the run
         shows. Early events and results of calls are published to followers.
 
-        Before a plan with calls, its text is emitted if it was not streamed.
+        Before a plan with calls, its text is emitted if it was not streamed. In a run without streaming, commentary and
+        replaced answers are emitted, too.
         """
         event = cast("StoredEvent", part.event)
         self._metrics.count(event, self._open_calls)
-        if part.is_early:
+        if self._publish is not None and part.is_early:
             # The history does not store these two fields.
             stored = {name: value for name, value in event.items() if name not in ("seq", "session_id")}
             self._publish({"type": EARLY, "seq": part.event["seq"], "events": [stored]})
         if event["type"] in RESULTS:
-            self._publish(call_end(event))
+            self._emitted_plan = False
+            if self._publish is not None:
+                self._publish(call_end(event))
+        is_plan, has_calls = event["type"] == "plan", bool(event.get("calls"))
+        text = "" if self._streams else text_of_event(self.spec, event)
+        if text and not is_plan:
+            await self._hold(text, is_answer=event["type"] == "agent_response")
         if event["type"] not in _CALL_EVENTS:
             return
         self._plan_id = part.message_id or self._plan_id
-        is_plan, has_calls = event["type"] == "plan", bool(event.get("calls"))
         if is_plan and has_calls:
             self._unsent = "" if self._emitted_plan or self.spec.is_structured else event["reasoning"]
-            if self.spec.shows_calls:
+            if self.spec.shows_calls or text:
+                await self._hold("")
                 await self._send_plan()
         if self.spec.shows_calls or (is_plan and has_calls):
             await self._put(part)
         if is_plan:
+            self._emitted_plan = False
+
+    async def _hold(self, text: str, *, is_answer: bool = True) -> None:
+        """Emit the answer that is held, and hold `text` in its place, or emit `text`, too, if it is not an answer."""
+        texts, self._answer = ([self._answer], text) if is_answer else ([self._answer, text], "")
+        for each in filter(None, texts):
+            await self._on_text(Token(each, message_id=f"text {len(self._sent)}"))
             self._emitted_plan = False
 
     async def _send_plan(self) -> None:
@@ -507,31 +527,11 @@ class ServerRun:
             await self._on_text(Token(self._unsent, message_id=known or f"plan {len(self._sent)}"))
             self._unsent = ""
 
-    async def _clean_up(self, status: str) -> None:
-        """Delete the thread of a request without a session, unless another request may still need it.
-
-        The thread is kept if the run waits or was refused as busy, if a stopped run can be resumed by sending the same
-        results again, or if the request has an idempotency key.
-
-        Args:
-            status: How the run ended: the session's status, or e.g. `BUSY`, as it is counted in the metrics.
-        """
+    async def _clean_up(self) -> None:
+        """Delete the thread of the run, unless a stopped run can be resumed by sending the same results again."""
         spec = self.spec
-        if (
-            spec.token is not None
-            and spec.scope.mark is None
-            and status not in ("RUNNING", "BUSY")
-            and not await self._can_resume()
-        ):
+        if not (spec.is_resume and (await spec.graph.aget_state(spec.config)).tasks):
             await self._host.forget(spec.thread)
-
-    async def _can_resume(self) -> bool:
-        """Return whether this run resumes an earlier one and its thread still has an unfinished step.
-
-        The caller whose run was stopped after it had sent results may then send them again.
-        """
-        spec = self.spec
-        return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
 
 
 def _question(spec: RunSpec) -> Any:

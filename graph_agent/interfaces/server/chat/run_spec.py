@@ -141,12 +141,8 @@ class RunSpec:
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
         """Return the calls that the caller must run itself: `{"id", "name", "arguments"}`, in call order."""
         return [
-            {
-                "id": self.client_call_id(interrupt),
-                "name": interrupt.value["name"],
-                "arguments": interrupt.value["arguments"],
-            }
-            for interrupt in client_interrupts(interrupts)
+            {"id": self.client_call_id(each), "name": each.value["name"], "arguments": each.value["arguments"]}
+            for each in client_interrupts(interrupts)
         ]
 
     def client_call_id(self, interrupt: Interrupt) -> str:
@@ -233,13 +229,12 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
     Raises `ProblemError` if tools, messages or options are invalid, or do not fit the session's state.
     """
-    warnings: list[str] = []
-    if request.unsupported_tools:
-        warnings.append(host.unsupported_tools_warning(request.unsupported_tools))
-    if "client_tool_choice" in request.options and not request.client_tools:
-        warnings.append(_tool_choice_warning(request))
+    types = request.unsupported_tools
+    warnings = [host.unsupported_tools_warning(types)] if types else []
     if request.client_tools:
         host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
+    elif "client_tool_choice" in request.options:
+        warnings.append(_tool_choice_warning(request))
     host.check_images(request.messages)
     if "max_agentic_loops" in request.options:
         host.check_agentic_loops(request.options["max_agentic_loops"])

@@ -22,7 +22,7 @@ from mcp import McpError, types
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from graph_agent.base._internal.failure_log import log_failure
-from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base._internal.text import clean, text_of, to_json_safe
 from graph_agent.base.approvals.requests import request_of
 from graph_agent.base.approvals.text import parse_answer, question_text
 from graph_agent.base.errors import DecisionError, UserError
@@ -44,7 +44,7 @@ from graph_agent.interfaces.server.session_filter import SessionFilter
 from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.results import Progress, open_interrupts, run_result, waiting_for
+from graph_agent.session.results import Progress, open_interrupts, stored_input, waiting_for
 
 logger = logging.getLogger("graph_agent.server.mcp.agent_tool")
 
@@ -419,7 +419,7 @@ def _result(
         by_text: Whether the next input of the tool may decide on waiting calls.
         unused: Why the input or the responses of the call were not used; empty if they were used.
     """
-    result = run_result(state)
+    result = stored_input(state)
     waits = waiting_for(result.interrupts) == "approval" and not by_text
     problem = None if outcome is None else outcome.problem
     question = interrupts_question(result.interrupts, None)
@@ -430,8 +430,8 @@ def _result(
         session=session_id,
         status=result.status,
         stop_reason=result.stop_reason,
-        answer=public_text(result.answer),
-        structured=to_json_safe(result.structured_response),
+        answer=public_text(text_of(result.newest("agent_response").get("content", ""))),
+        structured=to_json_safe(result.values.get("structured_response")),
         # Some clients show a model only the structured result.
         question="\n".join([question, *notes]),
     ).model_dump(mode="json")
