@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graph_agent.base.history.events import StoredEvent, event
-from graph_agent.base.types import NO_USAGE, SessionStatus, StopReason, Usage
+from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.feedback import NOTE_EVENTS
 from graph_agent.storage.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
 
@@ -177,16 +177,9 @@ class StoredInput(NamedTuple):
 
     values: Mapping[str, Any]
     """Values of the state's fields; before the first plan is stored, only messages and the agent's own fields."""
-    begun: list[StoredEvent]
-    """The events of the input if its first plan is not stored, which stores them; otherwise empty."""
     events: list[StoredEvent]
     """The events of the input."""
     status: SessionStatus
-    stop_reason: StopReason | None
-    """Why the input ended; None before its end."""
-    usage: Usage
-    interrupts: list[Interrupt]
-    """The open interrupts."""
 
     def newest(self, type_: str) -> StoredEvent:
         """Return the newest event of a type; an empty mapping if there is none."""
@@ -206,17 +199,9 @@ def stored_input(state: StateSnapshot, fields: Sequence[str] = ()) -> StoredInpu
     if begun:
         # The other fields are those of the input before.
         values = {"messages": values.get("messages", []), **{name: values[name] for name in fields if name in values}}
-    return StoredInput(
-        values,
-        begun,
-        begun or since_last_input(values.get("events", [])),
-        # The stored status is that of the last superstep: while a task is left, the input goes on, also after a crash.
-        SessionStatus.RUNNING if state.tasks else SessionStatus(values.get("status", SessionStatus.CREATED)),
-        values.get("stop_reason"),
-        # Before the first plan is stored the channel holds an empty mapping.
-        values.get("usage") or NO_USAGE,
-        open_interrupts(state),
-    )
+    # The stored status is that of the last superstep: while a task is left, the input goes on, also after a crash.
+    status = SessionStatus.RUNNING if state.tasks else SessionStatus(values.get("status", SessionStatus.CREATED))
+    return StoredInput(values, begun or since_last_input(values.get("events", [])), status)
 
 
 def open_interrupts(state: StateSnapshot) -> list[Interrupt]:

@@ -25,6 +25,7 @@ from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import AgentContext
 from graph_agent.base.types import (
     CLIENT_CALL,
+    NO_USAGE,
     CutOff,
     ResponseT,
     SessionStatus,
@@ -34,6 +35,7 @@ from graph_agent.base.types import (
 )
 from graph_agent.core.state.messages import failure_error
 from graph_agent.session.built_agent import builder_of
+from graph_agent.session.open_input import events_of
 from graph_agent.session.open_input import input_at as input_at  # with the result, for those who read it
 from graph_agent.session.open_input import open_interrupts as open_interrupts
 from graph_agent.session.open_input import since_last_input as since_last_input
@@ -245,13 +247,15 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
         fields: Names of the agent's own state fields, whose values become `RunResult.state`.
     """
     found = stored_input(state, fields)
-    values, begun, events, usage = found.values, found.begun, found.events, found.usage
+    values, events = found.values, found.events
+    # Before the first plan is stored the channel holds an empty mapping.
+    usage: Usage = values.get("usage") or NO_USAGE
     plan, answer, error = found.newest("plan"), found.newest("agent_response"), found.newest("error")
-    calls, stopped = planned_calls(events), found.stop_reason not in (None, "completed")
+    calls, stopped = planned_calls(events), values.get("stop_reason") not in (None, "completed")
     return RunResult(
         answer=text_of(answer.get("content", "")),
         status=found.status,
-        stop_reason=found.stop_reason,
+        stop_reason=values.get("stop_reason"),
         action=plan.get("action", ""),
         reasoning=plan.get("reasoning", ""),
         results=_results(calls),
@@ -265,14 +269,14 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
         },
         cost=usage.get("cost"),
         pending=[call.planned for call in calls if call.result is None or (stopped and call.was_skipped)],
-        interrupts=found.interrupts,
+        interrupts=open_interrupts(state),
         structured_response=values.get("structured_response"),
         error=error.get("message", ""),
         error_kind=error.get("kind", ""),
         hint=next((entry["hint"] for entry in reversed(events) if entry.get("hint")), ""),
         truncated=answer.get("truncated"),
         state={name: values[name] for name in fields if name in values},
-        events=[*state.values.get("events", ()), *begun] if begun else values.get("events", ()),
+        events=events_of(state),
     )
 
 

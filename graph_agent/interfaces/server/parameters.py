@@ -19,8 +19,8 @@ from graph_agent.interfaces.server.chat.schemas import (
     SESSION_ID,
     ChatRequest,
     answer_token_of,
-    check_amount,
     checked_session_id,
+    count_parts,
 )
 from graph_agent.interfaces.server.problems import ProblemError, stopping
 from graph_agent.interfaces.server.readiness import ReadinessCheck
@@ -110,7 +110,16 @@ class Services:
         more tools than the settings allow.
         """
         settings = self.chat.runs.host.settings
-        check_amount(messages, tools, settings.max_messages, settings.max_tools)
+        found = sum(
+            1 + count_parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages
+        )
+        for name, counted, amount, most in (
+            ("messages", "messages, content parts and calls", found, settings.max_messages),
+            ("tools", "tools", len(tools or ()), settings.max_tools),
+        ):
+            if amount > most:
+                message = f"{name}: the request has {amount} {counted}; it may have {most}. Send fewer."
+                raise ProblemError("too_large", message, param=name)
 
     def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
         """Return a response that streams frames, and that counts against the caller's limit of event streams until it

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,10 +15,9 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
-from graph_agent.interfaces.server.http_request import path_of
 from graph_agent.interfaces.server.problems import InvalidRequestError, Kind, ProblemError
 
 COLLECT_BYTES = 64_000_000
@@ -39,66 +37,28 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class BodyLimits:
-    """ASGI middleware that reads the whole body of a request, within limits, before it calls the application.
+    """Reads the whole body of each request, within limits.
 
-    A body whose `content-length` is too large is not read at all; a chunked body is counted as it arrives. Connections
-    other than HTTP pass unchanged.
+    A body whose `content-length` is too large is not read at all; a chunked body is counted as it arrives.
 
     Args:
-        app: The application.
         max_bytes: Maximum bytes of a body.
         timeout_s: Maximum seconds in which a body must arrive.
-        refuse: Creates the response to a refused request from its path and the problem.
-        slot: Returns a context that is entered while a body arrives, and that raises `ProblemError` if too many arrive.
         json: Limits of the number and depth of JSON values. They are counted as the body arrives, because parsing and
             validating millions of values would block every other request.
     """
 
-    app: ASGIApp
     max_bytes: int
     timeout_s: float
-    refuse: Callable[[str, ProblemError], Response]
-    slot: Callable[[Scope], AbstractContextManager[None]]
     json: JsonBounds
     _answered: int = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body of an HTTP request, then call the application with it; other connections are passed on unread.
-
-        If the body exceeds a limit, does not arrive in `timeout_s`, or gets no slot, the application is not called: the
-        response of `refuse` is sent, with the header `connection: close`. If the client disconnects before the body has
-        arrived, nothing is called and nothing is sent. Exceptions of the application are raised. Garbage is collected
-        each time the answered bodies have reached `COLLECT_BYTES`.
-        """
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            with self.slot(scope):
-                async with asyncio.timeout(self.timeout_s):
-                    body = await self._read(scope, receive)
-        except TimeoutError:
-            problem = ProblemError("timeout", f"The request's body did not arrive within {self.timeout_s:g} seconds.")
-        except ProblemError as refused:
-            problem = refused
-        else:
-            if body is not None:
-                await self.app(scope, ReplayedBody(body, receive), send)
-                self._answered += len(body)
-                if self._answered >= COLLECT_BYTES:
-                    self._answered = 0
-                    gc.collect()
-            return
-        response = self.refuse(path_of(scope), problem)
-        response.headers["connection"] = "close"  # unread bytes of the body must not be parsed as a request
-        await response(scope, receive, send)
-
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the whole body; None if the client has disconnected.
+    async def read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Return the whole body of a request; None if the client has disconnected.
 
         Raises `ProblemError`: `too_large` for a `content-length` above the limit (before anything is read), or for more
         bytes or JSON values than allowed; `invalid` for JSON that is nested too deeply, or a `content-encoding` other
-        than `identity`.
+        than `identity`; `timeout` for a body that does not arrive in `timeout_s`.
         """
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
@@ -110,10 +70,21 @@ class BodyLimits:
                 "decode. Send it without a content-encoding."
             )
         try:
-            return await read_body(receive, self.json, self.max_bytes)
+            async with asyncio.timeout(self.timeout_s):
+                return await read_body(receive, self.json, self.max_bytes)
+        except TimeoutError:
+            message = f"The request's body did not arrive within {self.timeout_s:g} seconds."
+            raise ProblemError("timeout", message) from None
         except JsonBoundsError as error:
             kind: Kind = "too_large" if isinstance(error, TooManyValuesError | BodyTooLargeError) else "invalid"
             raise ProblemError(kind, str(error)) from None
+
+    def count_answered(self, size: int) -> None:
+        """Count the bytes of a body whose request was answered, and collect garbage after `COLLECT_BYTES`."""
+        self._answered += size
+        if self._answered >= COLLECT_BYTES:
+            self._answered = 0
+            gc.collect()
 
 
 class BodyTooLargeError(JsonBoundsError):

@@ -243,13 +243,10 @@ class Gate:
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
         self._app = app
         # Limits per caller apply once the body has arrived; until then only this limits the memory of bodies.
-        arriving = RequestLimits(settings.concurrent_requests)
-        self._limited = BodyLimits(
-            app,
+        self._arriving = RequestLimits(settings.concurrent_requests)
+        self._bodies = BodyLimits(
             max_bytes=settings.max_body_bytes,
             timeout_s=settings.body_timeout_s,
-            refuse=refusal,
-            slot=lambda scope: arriving.slot(scope["state"]["caller"].name),
             json=JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth),
         )
         self._keys = settings.keys
@@ -300,7 +297,20 @@ class Gate:
             scope = {**scope, "method": "GET", "state": {**scope["state"], HEAD: True}}
         try:
             # Open paths take no body, so that the body of an unauthenticated request is never read.
-            await (self._app if path in OPEN_PATHS else self._limited)(scope, receive, send_and_mark)
+            if path in OPEN_PATHS or scope["type"] != "http":
+                await self._app(scope, receive, send_and_mark)
+                return
+            try:
+                with self._arriving.slot(scope["state"]["caller"].name):
+                    body = await self._bodies.read(scope, receive)
+            except ProblemError as refused:
+                response = refusal(path, refused)
+                response.headers["connection"] = "close"  # unread bytes of the body must not be parsed as a request
+                await response(scope, receive, send_and_mark)
+                return
+            if body is not None:
+                await self._app(scope, ReplayedBody(body, receive), send_and_mark)
+                self._bodies.count_answered(len(body))
         except Exception as error:  # noqa: BLE001 - any failure must end in an error response without details
             response = internal_error(path, error)
             if not started:

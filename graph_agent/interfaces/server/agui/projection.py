@@ -233,7 +233,7 @@ class Projection:
             used_before: Usage that earlier runs of the same input have reported.
         """
         result = stored_input(state)
-        if outcome.rest and not result.interrupts:
+        if outcome.rest and not open_interrupts(state):
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
@@ -288,7 +288,7 @@ class Projection:
         yield core.RunFinishedEvent(
             thread_id=self._ids.thread_id,
             run_id=self._ids.run_id,
-            result={"status": ended.status.value, "stopReason": ended.stop_reason},
+            result={"status": ended.status.value, "stopReason": ended.values.get("stop_reason")},
             outcome=self._outcome(asked, [self._names.of(call["id"]) for call in pending], is_aborted=is_aborted),
             usage=used,
         )

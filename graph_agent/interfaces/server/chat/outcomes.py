@@ -17,11 +17,11 @@ from graph_agent.base.finish import CUT_OFF
 from graph_agent.base.history.call_events import call_name
 from graph_agent.base.history.events import NOT_RUN, StoredEvent
 from graph_agent.base.model_error_text import public_text
-from graph_agent.base.types import CutOff, StopReason
+from graph_agent.base.types import NO_USAGE, CutOff, StopReason
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, interrupts_question, waiting_approvals
 from graph_agent.interfaces.server.feeds import RESULTS
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
-from graph_agent.session.results import is_refusal, since_last_input, stored_input
+from graph_agent.session.results import is_refusal, open_interrupts, since_last_input, stored_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 """Why an answer ended: regularly, at the token limit, with calls of the caller's tools, by a content filter, or at a
@@ -87,17 +87,18 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
         state: The newest state of the thread.
         sent: Message id → the text of the message that was streamed.
     """
-    found = stored_input(state)
+    found, interrupts = stored_input(state), open_interrupts(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
     calls, approvals, question = list[dict[str, Any]](), list[dict[str, Any]](), ""
-    if found.interrupts:
-        calls = spec.client_calls(found.interrupts)
-        approvals = waiting_approvals(found.interrupts, spec.token or spec.call_token)
-        question = "" if calls else interrupts_question(found.interrupts, spec.question_token, spec.refused)
+    if interrupts:
+        calls = spec.client_calls(interrupts)
+        approvals = waiting_approvals(interrupts, spec.token or spec.call_token)
+        question = "" if calls else interrupts_question(interrupts, spec.question_token, spec.refused)
     reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     answered, begun = found.newest("agent_response"), ""
     answer = text_of(answered.get("content", ""))
     text, structured = public_text(answer), found.values.get("structured_response")
+    stop_reason: StopReason | None = found.values.get("stop_reason")
     if structured is not None:
         text = json.dumps(structured, ensure_ascii=False)
     elif text and reply is not None:
@@ -116,14 +117,14 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
     sequence = metadata.get("stop_sequence") if reason == "stop_sequence" else None
     # The state holds the usage of the whole input; earlier requests have reported their part of it.
-    used, reported = found.usage, spec.used_before
+    used, reported = found.values.get("usage") or NO_USAGE, spec.used_before
     cited = [each for each in answered.get("citations", ()) if each.get("url")]
     return ChatOutcome(
         text=whole,
         rest=rest,
         continues=continues,
         calls=calls,
-        ending="calls" if calls else _ending(reason, answered.get("truncated"), found.stop_reason),
+        ending="calls" if calls else _ending(reason, answered.get("truncated"), stop_reason),
         stop_sequence=sequence if isinstance(sequence, str) else None,
         input_tokens=used["input_tokens"] - reported["input_tokens"] or estimated_tokens(messages) or 1,
         output_tokens=used["output_tokens"] - reported["output_tokens"]
@@ -132,7 +133,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
         status=found.status.value,
         approvals=approvals,
         # The sentence of a limit, or the text before a content filter cut it off, makes the answer more than a refusal.
-        refusal=found.stop_reason == "completed" and not answer.endswith(CUT_OFF) and is_refusal(found.events),
+        refusal=stop_reason == "completed" and not answer.endswith(CUT_OFF) and is_refusal(found.events),
         citations=cited,
         answer_at=max(0, whole.rfind(answer)) if cited else 0,
         reply=reply,

@@ -324,11 +324,13 @@ class ServerRun:
         for rest in (*postponed, last):
             await self._put(rest)
 
-    async def _put(self, part: Part | BaseException) -> None:
+    async def _put(self, part: Part | BaseException, live: LivePart | None = None) -> None:
         """Queue a part, waiting while the queue is full. Drops the part if the run is closed.
 
         At the end of the run, the part is only added to `_postponed`.
         """
+        if live is not None and self._publish is not None:
+            self._publish(live)
         if self._closed:
             return
         if self._postponed is None:
@@ -445,9 +447,7 @@ class ServerRun:
             case EventAdded():
                 await self._on_event(part)
             case Progress():
-                if self._publish is not None:
-                    self._publish(progress_fields(part))
-                await self._put(part)
+                await self._put(part, progress_fields(part))
             case Reasoning():
                 if self._publish is not None:
                     self._publish({"type": "reasoning", "text": part.text})
@@ -468,15 +468,11 @@ class ServerRun:
             await self._end_message()
         self._sent.setdefault(piece.message_id, []).append(piece.text)
         self._emitted_plan = True
-        if self._publish is not None:
-            self._publish({"type": "text", "text": piece.text})
-        await self._put(piece)
+        await self._put(piece, {"type": "text", "text": piece.text})
 
     async def _end_message(self) -> None:
         """Emit the end of a message, to the client and to followers."""
-        if self._publish is not None:
-            self._publish({"type": "break"})
-        await self._put(MessageBreak())
+        await self._put(MessageBreak(), {"type": "break"})
 
     async def _on_event(self, part: EventAdded) -> None:
         """Count an event, and emit it to the client if it is a plan with calls, or if it belongs to a call that the run

@@ -123,19 +123,6 @@ def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
     return id_
 
 
-def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Raise `ProblemError` (`too_large`) if a request has more than `max_tools` tools, or more than `max_messages`
-    messages, content parts and calls together.
-    """
-    found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
-    for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
-        if amount > most:
-            counted = "messages, content parts and calls" if name == "messages" else name
-            raise ProblemError(
-                "too_large", f"{name}: the request has {amount} {counted}; it may have {most}. Send fewer.", param=name
-            )
-
-
 def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
     """Check that the arguments of all calls of a request together have at most 20,000 JSON values, and at most 200
     levels each.
@@ -162,11 +149,11 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
             raise InvalidRequestError(f"The arguments of the call {id_!r}: {error}", param) from None
 
 
-def _parts(content: Any) -> int:
+def count_parts(content: Any) -> int:
     """Return the number of content parts of a message, including parts inside other parts; 0 for a text."""
     if not isinstance(content, list):
         return 0
-    return sum(1 + _parts(getattr(part, "content", None)) for part in content)
+    return sum(1 + count_parts(getattr(part, "content", None)) for part in content)
 
 
 def has_credentials(data: Any) -> bool:

@@ -419,17 +419,17 @@ def _result(
         by_text: Whether the next input of the tool may decide on waiting calls.
         unused: Why the input or the responses of the call were not used; empty if they were used.
     """
-    result = stored_input(state)
-    waits = waiting_for(result.interrupts) == "approval" and not by_text
+    result, interrupts = stored_input(state), open_interrupts(state)
+    waits = waiting_for(interrupts) == "approval" and not by_text
     problem = None if outcome is None else outcome.problem
-    question = interrupts_question(result.interrupts, None)
+    question = interrupts_question(interrupts, None)
     if waits:
-        question = question_text(joint_question(result.interrupts)[1], by_text=False)
+        question = question_text(joint_question(interrupts)[1], by_text=False)
     notes = [_PERSON_DECIDES] * waits
     output = Output(
         session=session_id,
         status=result.status,
-        stop_reason=result.stop_reason,
+        stop_reason=result.values.get("stop_reason"),
         answer=public_text(text_of(result.newest("agent_response").get("content", ""))),
         structured=to_json_safe(result.values.get("structured_response")),
         # Some clients show a model only the structured result.
