@@ -389,7 +389,7 @@ class StreamWatch(AsyncCallbackHandler):
     async def receive_whole(self, reply: str, id_: str | None) -> None:
         """Show a reply that was not streamed, with the id of its message.
 
-        Does nothing here; `StreamForwarder` overrides it.
+        Does nothing here; `WholeReplyWatch` overrides it.
         """
 
     def settle(self, reply: AIMessage) -> AIMessage:
@@ -429,7 +429,7 @@ class StreamWatch(AsyncCallbackHandler):
             reply: The complete text as received.
             shown: The part of the reply that is for the reader. None if nothing more may be shown, e.g. because the
                 reply has only calls; chunks that still wait in the message stream are then dropped.
-            id_: Id of the message; used only by `StreamForwarder`.
+            id_: Id of the message; used only by `WholeReplyWatch`.
         """
         if self._new_visibility is None:
             return
@@ -463,24 +463,13 @@ def _joined(pieces: list[str]) -> str:
     return pieces[0] if pieces else ""
 
 
-class StreamForwarder(StreamTap, StreamWatch):
-    """Makes the model stream, and forwards the text of the reply to `reader`; several times cheaper than the graph's
-    own stream.
-
-    A reply that is not streamed is forwarded at its end, with the same text. The model's stream waits while the reader
-    processes a piece; the time between tokens is not limited meanwhile.
+class WholeReplyWatch(StreamWatch):
+    """Counts the text of each reply as shown once the reply is complete, for a reader who receives it with the history
+    of the run.
     """
 
-    def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:
-        super().__init__(visibility)
-        self._reader = reader
-
-    async def forward(self, text: str) -> None:
-        """Pass newly shown text to the reader; no time limit applies meanwhile."""
-        await self.limit.suspended(self._reader(text, self.id))
-
     async def receive_whole(self, reply: str, id_: str | None) -> None:
-        """Forward a reply that was not streamed, without the part that the filter withholds.
+        """Show a reply that was not streamed, without the part that the filter withholds.
 
         Does nothing after a token.
 
@@ -494,8 +483,8 @@ class StreamForwarder(StreamTap, StreamWatch):
                 await self.forward(new)
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """Forward the rest of a complete reply: all of it if nothing was streamed, what the filter held back, and text
-        of `shown` that follows a call. Does nothing if the watch is quiet.
+        """Show the rest of a complete reply: all of it if nothing was streamed, what the filter held back, and text of
+        `shown` that follows a call. Does nothing if the watch is quiet.
 
         Args:
             reply: The whole text of the reply.
@@ -504,6 +493,12 @@ class StreamForwarder(StreamTap, StreamWatch):
         """
         if self.is_quiet:
             return
+        if shown is not None and not self._received_length and not self._gates:
+            # The common case of a reply that was not streamed: no filter is needed.
+            self.id, self._received, self._received_length = self.id or id_, [reply], len(reply)
+            self._show(max(0, reply.find(shown)), shown)
+            await self.forward(shown)
+            return
         await self.receive_whole(reply, id_)
         await super().finish(reply, shown)
         before = self.text
@@ -511,6 +506,24 @@ class StreamForwarder(StreamTap, StreamWatch):
             self._shown.append(rest)
             self.seen = True
             await self.forward(rest)
+
+
+class StreamForwarder(StreamTap, WholeReplyWatch):
+    """Makes the model stream, and forwards the text of the reply to `reader`; several times cheaper than the graph's
+    own stream.
+
+    A reply that is not streamed is forwarded at its end, with the same text. The model's stream waits while the reader
+    processes a piece; the time between tokens is not limited meanwhile.
+    """
+
+    def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:
+        super().__init__(visibility)
+        self._reader = reader
+
+    async def forward(self, text: str) -> None:
+        """Pass newly shown text to the reader; no time limit applies meanwhile."""
+        if text:
+            await self.limit.suspended(self._reader(text, self.id))
 
 
 _REASONING_NODES = ("plan", "model", "finalize")

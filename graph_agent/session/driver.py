@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -62,6 +62,10 @@ _LATE_FOLLOW_UP_S = 2.0
 """Maximum seconds for finding a follow-up after an input whose deadline has passed."""
 _BEGINNING_S = 1.0
 """Seconds in which a run of another process may store its input, so that it is recognized as the same input."""
+TextSource = Literal["tokens", "replies", "none"]
+"""How the reader receives the text of replies: in pieces as it is produced, each with its event in the history, or not
+before the end.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,7 @@ class RunOutput:
     Events are in the order in which calls end. Only early events have their `seq` in the history.
     """
 
-    streams: bool = True
-    """Whether the text of replies is included, in pieces as it is produced."""
+    text: TextSource = "tokens"
     every_s: Callable[[], float] = lambda: 0.0
     """Returns the minimum seconds between two pieces of text."""
     values: bool = False
@@ -455,12 +458,14 @@ class RunDriver:
         if output is None and builder_of(self._graph) is None:
             return ("messages", "custom", "updates"), None
         # Imported here: a run that only has a result needs neither.
-        from graph_agent.models.stream_watch import StreamForwarder
+        from graph_agent.models.stream_watch import StreamForwarder, WholeReplyWatch
         from graph_agent.session.reply_buffer import ReplyBuffer
 
-        streams, every_s = (True, None) if output is None else (output.streams, output.every_s)
-        replies = ReplyBuffer(every_s) if streams or options.reasoning else None
-        if replies is not None and streams:
+        text, every_s = ("tokens", None) if output is None else (output.text, output.every_s)
+        replies = ReplyBuffer(every_s) if text == "tokens" or options.reasoning else None
+        if text == "replies":
+            run.handle.forwarder = WholeReplyWatch
+        elif text == "tokens" and replies is not None:
             run.handle.forwarder = partial(StreamForwarder, replies.add_text)
         run.handle.reports_early_events = True
         has_values = output is not None and output.values

@@ -36,7 +36,7 @@ from graph_agent.interfaces.server.problems import (
     stopping,
     superseded,
 )
-from graph_agent.session.driver import RunDriver, RunOptions, RunOutput
+from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSource
 from graph_agent.session.interrupts import standing_answers
 from graph_agent.session.results import DelegatePart, EventAdded, Progress, Reasoning, ServedPart, StateValues, Token
 
@@ -406,8 +406,8 @@ class ServerRun:
         """
         spec = self.spec
         # A structured answer may take several attempts; only the last one is sent, as a whole.
-        streams = self._streams and not spec.is_structured
-        output = RunOutput(streams, self._between_pieces_s, values=spec.shows_state, delegates=spec.shows_delegates)
+        text: TextSource = "none" if spec.is_structured else "tokens" if self._streams else "replies"
+        output = RunOutput(text, self._between_pieces_s, values=spec.shows_state, delegates=spec.shows_delegates)
         # Failures are reported by the outcome.
         context = self._host.context_of(spec.thread, {**spec.context, "on_failure": "answer"})
         # A follower of a live run sees its reasoning, too; its client only if it asked for it.
