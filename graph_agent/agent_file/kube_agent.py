@@ -170,6 +170,12 @@ def read_agent_resource(file: Path) -> AgentResource:
     content = parse_yaml(text, where)
     if not isinstance(content, dict):
         raise ConfigError(f"{where}: expected fields such as 'kind' and 'spec', got {content!r}.")
+    if "spec" not in content and "model" in content:
+        raise ConfigError(
+            f"{where}: this is an agent file, and 'graph-agent kube' reads a resource of the kind Agent (the guide "
+            "'Agent resources', docs/guides/agent-resources.md). To deploy the agent file itself, see "
+            "docs/guides/deploy.md."
+        )
     if content.get("kind", "Agent") != "Agent":
         raise ConfigError(f"{where}: kind={content['kind']!r}; this command reads the kind 'Agent'.")
     if (version := content.get("apiVersion", API_VERSIONS[0])) not in API_VERSIONS:

@@ -167,6 +167,24 @@ def test_a_wrong_field_is_refused_with_the_nearest_name(tmp_path: Path, changed:
     assert message.casefold() in " ".join(done.stderr.split()).casefold()
 
 
+def test_an_agent_file_is_refused_with_the_guide(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("name: helper\nmodel: openai:gpt-4o-mini\n")
+
+    done = run_cli(tmp_path, "kube", "agent.yaml")
+
+    lines = done.stderr.splitlines()
+    named = ["this is an agent file" in done.stderr, "agent-resources.md" in done.stderr, "deploy.md" in done.stderr]
+    assert (done.returncode, done.stdout, len(lines), named) == (2, "", 1, [True] * 3)
+
+
+def test_the_manifests_are_written_for_people(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.yaml").write_text(RESOURCE)
+
+    printed = run_cli(tmp_path, "kube", "coordinator.yaml").stdout
+
+    assert ("  agent.yaml: |\n    name: coordinator\n" in printed, "&id" in printed) == (True, False)
+
+
 def test_the_shipped_definition_is_current_and_accepts_the_resource(tmp_path: Path) -> None:
     printed = yaml.safe_load(run_cli(tmp_path, "kube", "--crd").stdout)
     kubernetes_validate.validate(printed, "1.37", strict=True)

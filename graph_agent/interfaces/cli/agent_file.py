@@ -342,6 +342,7 @@ def create(name: str, folder: Path, template: Template | None = None) -> Path:
         "{{start}}": f"{_STARTS[template]}\n" if template else "",
         "{{added}}": f"| {_ADDED[template]} |\n" if template else "",
         "{{changed}}": _CHANGED.get(template, "`agent.yaml`: the name under `tools`"),
+        "{{trial}}": " of `--config forecaster.yaml`, which has the tool" if template is Template.TEAM else "",
         "{{name}}": name,
         "{{module}}": module,
     }

@@ -30,7 +30,20 @@ def kube(
     if file is None:
         raise ConfigError("graph-agent kube: name a file with a resource of the kind Agent, or give --crd.")
     resource = read_agent_resource(file)
-    typer.echo(yaml.safe_dump_all(manifests(resource), sort_keys=False, allow_unicode=True), nl=False)
+
+    class Readable(yaml.SafeDumper):
+        """Writes the agent file in a ConfigMap line by line, and no anchors."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            """Write a part that occurs twice in full."""
+            return True
+
+        def represent_str(self, text: str) -> yaml.Node:
+            """Write a text of several lines as a block."""
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    Readable.add_representer(str, Readable.represent_str)
+    typer.echo(yaml.dump_all(manifests(resource), Dumper=Readable, sort_keys=False, allow_unicode=True), nl=False)
     err = Terminal(stderr=True)
     for note in notes(resource):
         err.print(note, style="dim")

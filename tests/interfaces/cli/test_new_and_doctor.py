@@ -141,6 +141,22 @@ def test_a_server_of_a_new_agent_answers(tmp_path: Path, template: Template | No
     assert answered == "Take an umbrella."
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("template", [None, *Template])
+def test_the_script_of_a_new_agent_calls_its_tool(tmp_path: Path, template: Template | None) -> None:
+    folder = create("mine", tmp_path, template)
+    example = (folder / ".env.example").read_text()
+    (folder / ".env").write_text(example.replace("# DEBUG_MOCK_RESPONSES", "DEBUG_MOCK_RESPONSES"))
+    file = re.search(r"of `--config (\S+)`", example)
+
+    done = run_cli(folder, "run", "--config", file[1] if file else "agent.yaml", "How is Bergen?")
+
+    assert (done.returncode, done.stdout.splitlines()[-2:]) == (
+        0,
+        ["  step 1: tool_call weather", "Take an umbrella."],
+    ), done.stderr
+
+
 @contextmanager
 def serving_program(folder: Path, *command: str) -> Iterator[httpx.Client]:
     """Start a server on a free port, and yield a client of it."""
