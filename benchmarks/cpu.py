@@ -63,6 +63,16 @@ async def turns(scale: Scale) -> Table:
         label, per = f"{nominal} turns without a saver", size * repeats
         rows.append(ratio_row(label, costs, _OWN, _CA, aim=aim, per=per))
         rows.append(ratio_row(f"{label}, {_FLOOR}", costs, _FLOOR, _CA, per=per))
+    size, sessions = scale.size(5), scale.size(100)
+    costs = await harness.interleaved(
+        {
+            _CA: sessions_trial(functools.partial(create_agent_session, size), sessions=sessions),
+            _OWN: sessions_trial(functools.partial(graph_agent_session, size), sessions=sessions),
+        },
+        scale,
+    )
+    label = "100 sessions of 5 turns at the same time, without a saver"
+    rows.append(ratio_row(label, costs, _OWN, _CA, aim="≤ 0.85", per=sessions * size))
     size = scale.size(50)
     stored = saved_trials(size, scale)
     bare = functools.partial(bare_nodes_session, size, langchain=True)
@@ -81,9 +91,9 @@ async def turns(scale: Scale) -> Table:
         label = f"an answer of 1,000 tokens{floor}"
         rows.append(ratio_row(label, costs, name, _CA, aim=aim, per=tokens, unit="token"))
     note = (
-        "As the tables of `turns` and `streaming`; ratios to `create_agent`, on LangGraph's saver if stored. A floor "
-        "is what LangGraph, LangChain's model call and the same saver cost without this framework: a graph whose nodes "
-        "call the model and the tool, and append messages and events."
+        "As the tables of `turns`, `sessions` and `streaming`; ratios to `create_agent`, on LangGraph's saver if "
+        "stored. A floor is what LangGraph, LangChain's model call and the same saver cost without this framework: a "
+        "graph whose nodes call the model and the tool, and append messages and events."
     )
     return Table("CPU time, in short", note, RATIO_COLUMNS, rows)
 
