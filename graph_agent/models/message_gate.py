@@ -42,11 +42,15 @@ class MessageGate:
 
     def __call__(self, entry: Entry) -> None:
         """Send an entry at once if its text may be shown already; otherwise hold it back."""
+        payload = entry[2][0]
+        # Its class is checked without `isinstance`, which pydantic makes slow for a base class.
+        is_event = type(payload) is dict
+        text = _text_of_event(payload) if is_event else message_text(payload)
+        end = self._at + len(text)
         # Most entries may be shown at once, and are not queued.
-        text = _text_of(entry)
-        if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
-            self._at += len(text)
-            self._sent_ids.add(_id_of(entry))
+        if text and not self._waiting and self._begin <= self._at and end <= self._end:
+            self._at = end
+            self._sent_ids.add(payload.get("id") if is_event else payload.id)
             self._send(entry)
             return
         self._waiting.append((entry, text))
@@ -122,14 +126,9 @@ def message_text(message: BaseMessage) -> str:
     return content if isinstance(content, str) else str(message.text)
 
 
-def _text_of(entry: Entry) -> str:
-    """Return the text that an entry adds to the reply; empty for an entry without text."""
-    payload = entry[2][0]
-    # Its class is checked without `isinstance`, which pydantic makes slow for a base class.
-    if type(payload) is not dict:
-        return message_text(payload)
-    # A protocol event of `stream_events(version="v3")`.
-    return str(payload["delta"].get("text", "")) if payload.get("event") == "content-block-delta" else ""
+def _text_of_event(event: dict[str, Any]) -> str:
+    """Return the text that a protocol event of `stream_events(version="v3")` adds to the reply; empty for others."""
+    return str(event["delta"].get("text", "")) if event.get("event") == "content-block-delta" else ""
 
 
 def _finished_text(entry: Entry) -> str | None:

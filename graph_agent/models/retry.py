@@ -368,8 +368,9 @@ class _Attempt(TokenTimeout):
         self.timed = TimedRequest.to(self._model, self._request, self._options)
 
     def restart(self) -> None:
+        if not self._tokens:
+            self.timed.receive()
         super().restart()
-        self.timed.receive()
 
     async def on_llm_new_token(self, *args: Any, **kwargs: Any) -> None:
         self.streamed = True

@@ -28,8 +28,10 @@ class ConsumerTracker:
         Sets `is_left` to False. The stream is referenced weakly, so that the tracker does not keep it alive.
         """
         self.is_left = False
-        self._stream = weakref.ref(stream)
-        self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None
+        # Each part of a stream comes through here.
+        if self._stream is None or self._stream() is not stream:
+            self._stream = weakref.ref(stream)
+            self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None
 
     def close_if_left(self) -> None:
         """Close a stream whose reader has left, from any thread. An asynchronous stream is closed by its event loop,
