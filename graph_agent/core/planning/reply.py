@@ -246,6 +246,8 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
             only a call with a replaced id does.
     """
     used, names = {call["id"] for call in planned.calls}, dict[str, str]()
+    if not structured and not any(id_ in taken for id_ in used):
+        return planned
     calls: list[Call] = []
     for call in planned.calls:
         own = call["id"]
@@ -254,8 +256,6 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
         calls.append({**call, "id": names.get(own, own), "plan_id": own} if structured or own in names else call)
     message = planned.message
     canonical = canonical_calls(calls)
-    if not (names or structured) and canonical == message.tool_calls:
-        return planned
     if canonical != message.tool_calls:
         message = with_call_ids(without_call_blocks(message), names)
         message = message.model_copy(update={"tool_calls": canonical})
