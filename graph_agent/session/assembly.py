@@ -32,18 +32,7 @@ from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_promp
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node
 from graph_agent.nodes.plan import plan_node
-from graph_agent.session.agent_parts import (
-    admitted_middleware,
-    call_nodes,
-    checked_config,
-    checked_plan_schema,
-    json_schema_of,
-    middleware_wrappers,
-    opened_skills,
-    past_inputs,
-    split_provider_tools,
-    with_approvals,
-)
+from graph_agent.session import agent_parts
 from graph_agent.session.graph_agent import GraphAgentBuilder
 from graph_agent.session.routing import PATHS, Route, after_plan, after_plan_in_run, after_plan_or_ask, session_checked
 
@@ -70,29 +59,29 @@ def assemble(
 ) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; arguments, errors and result are those of `build_graph`."""
     # An iterator would be empty for the second of its readers.
-    tools, provided = split_provider_tools([*tools] if isinstance(tools, Iterator) else tools)
+    tools, provided = agent_parts.split_provider_tools([*tools] if isinstance(tools, Iterator) else tools)
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
-    config, plan_schema = checked_config(config, cache), checked_plan_schema(plan_schema)
+    config, plan_schema = agent_parts.checked_config(config, cache), agent_parts.checked_plan_schema(plan_schema)
     system_prompt = DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt
     is_own = isinstance(context_schema, type) and issubclass(context_schema, AgentContext)
     templates = Prompts(prompts)
     registered = sort_hooks([*checked_hooks(hooks), *checked_hooks(middleware, "middleware")])
-    admitted = admitted_middleware(registered.middleware)
+    admitted = agent_parts.admitted_middleware(registered.middleware)
     jumps = any(one.hooks for one in admitted)
     own = custom_state(state_schema, [one.state_schema for one in admitted], jumps=jumps)
     added = checked_tools([tool for one in admitted for tool in one.tools])
-    opened = opened_skills(skills)
+    opened = agent_parts.opened_skills(skills)
     agents = checked_delegates(delegates)
     others = [*(opened or ()), *(memory.tools if memory else ()), *wait_tools(agents)]
     given = with_read_result([*added, *checked_tools(tools), *others], config)
     toolbox = Toolbox(given, agents, templates, registered.offered, own)
-    config = with_approvals(config, toolbox, provided)
+    config = agent_parts.with_approvals(config, toolbox, provided)
     prompt = system_prompt_source(system_prompt, own.current)
     if opened is not None:
         config, prompt = opened.with_limits(config), opened.with_section(prompt)
         warnings = opened.with_warnings(warnings)
-    wrappers = middleware_wrappers(admitted, toolbox, templates, config)
+    wrappers = agent_parts.middleware_wrappers(admitted, toolbox, templates, config)
     response = ResponseSchema(response_format) if response_format is not None else None
     if response is not None and response.is_enforced and config.structured_output == "auto":
         config = config.with_values({"structured_output": "schema"})
@@ -101,7 +90,7 @@ def assemble(
         config=config,
         resolve=resolve or require_chat_model,
         schemas=toolbox.schemas,
-        plan_schema=json_schema_of(plan_schema),
+        plan_schema=agent_parts.json_schema_of(plan_schema),
         plan_tool=PLAN_TOOL,
         around=wrappers.wrap_model_call,
         provider_tools=provided,
@@ -129,7 +118,7 @@ def assemble(
         runs_added_tools=any(one.adds_tools for one in admitted),
         whole_replies=wrappers.whole_replies,
         hook_set=wrappers.hook_set,
-        past_inputs=past_inputs(config),
+        past_inputs=agent_parts.past_inputs(config),
     )
     inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in toolbox.delegates.values()]
     asks = config.approve is not None or any(getattr(each, "asks", False) for each in [*inner, *admitted])
@@ -144,7 +133,7 @@ def _join(deps: AgentDeps, graph: GraphAgentBuilder) -> GraphAgentBuilder:
     """
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
-        **{name: (node, Route) for name, node in call_nodes(deps).items()},
+        **{name: (node, Route) for name, node in agent_parts.call_nodes(deps).items()},
         "finalize": (finalize_node, PlanState),
     }
     if deps.hook_set:

@@ -27,16 +27,7 @@ from langgraph.types import Command, StateSnapshot
 from pydantic import SecretStr
 from typing_extensions import Unpack, is_typeddict
 
-from graph_agent.base._compat import (
-    NO_PERSISTENCE,
-    checkpointer_of,
-    inherits_durability,
-    is_nested,
-    is_resuming,
-    lacks_thread,
-    skip_unused_callbacks,
-    surrounding_context,
-)
+from graph_agent.base import _compat
 from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
 from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import background_loop, blocking, blocking_parts, refuse_running_loop
@@ -257,7 +248,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 run.fence.claims = _resumes(input, configurable) or is_dispatched(configurable)
                 run.identity.resumes = input is None
                 await check_start(saver, configurable)
-                if not _sets_durability(kwargs) and not inherits_durability(configurable):
+                if not _sets_durability(kwargs) and not _compat.inherits_durability(configurable):
                     namespace = configurable.get("checkpoint_ns", "")
                     run.deferred = DeferredWrites(namespace, loop=asyncio.get_running_loop())
                 kwargs = self._durable(kwargs, configurable, saver)
@@ -369,7 +360,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         """
         if self.checkpointer is False:
             return None
-        if (inherited := checkpointer_of({"configurable": configurable})) is not None:
+        if (inherited := _compat.checkpointer_of({"configurable": configurable})) is not None:
             serve_any_loop(inherited)
             return inherited
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
@@ -384,7 +375,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         breakpoints = [kwargs.get(f"interrupt_{when}") or getattr(self, f"interrupt_{when}_nodes") for when in _WHEN]
         return (
             modes <= hidden
-            and not is_nested(configurable)
+            and not _compat.is_nested(configurable)
             and not any(breakpoints)
             and not (kwargs.get("debug") or self.debug or kwargs.get("print_mode"))
         )
@@ -394,7 +385,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
-            inherited = surrounding_context(config) if context is None else None
+            inherited = _compat.surrounding_context(config) if context is None else None
             if isinstance(user, type) and not is_typeddict(user) and isinstance(inherited, user):
                 context = inherited
             if context is not None:
@@ -416,7 +407,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         surrounding, configurable = ensure_config()["configurable"], {**bound, **given}
         if surrounding:
             configurable = merge_handles(surrounding, configurable)
-        if lacks_thread(self.checkpointer, configurable):
+        if _compat.lacks_thread(self.checkpointer, configurable):
             raise InputError(
                 "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "
                 'config={"configurable": {"thread_id": "s1"}}, or use Session(graph, "s1").'
@@ -429,7 +420,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
         """Return a config for a run, with the handle of `configurable`, in which the run is set, and without
         persistence if the checkpointer is False."""
-        nothing = NO_PERSISTENCE if self.checkpointer is False else {}
+        nothing = _compat.NO_PERSISTENCE if self.checkpointer is False else {}
         own = {**(config or {}).get("configurable", {}), **nothing}
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
 
@@ -452,9 +443,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
         """Return whether the run uses the checkpointer of a surrounding run without taking over its durability."""
-        if self.checkpointer is False or inherits_durability(configurable):
+        if self.checkpointer is False or _compat.inherits_durability(configurable):
             return False
-        return checkpointer_of({"configurable": configurable}) is not None
+        return _compat.checkpointer_of({"configurable": configurable}) is not None
 
 
 def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
@@ -488,7 +479,7 @@ def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
     """Return whether a run continues the checkpoint that it loads: without an input, with a `Command`, or nested in a
     run that resumes.
     """
-    return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
+    return given is None or isinstance(given, Command) or _compat.is_resuming({"configurable": configurable})
 
 
 def _refuse_answered(state: StateSnapshot) -> None:
@@ -590,7 +581,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         # By identity: factories may be unhashable.
         options["transformers"] = list({id(each): each for each in transformers}.values())
         compiled = super().compile(checkpointer, **options)
-        skip_unused_callbacks(compiled)
+        _compat.skip_unused_callbacks(compiled)
         # LangGraph fixes the class of the compiled graph; a subclass adds methods only, so the object fits it.
         compiled.__class__ = self.compiled_class
         assert isinstance(compiled, CompiledAgentGraph)

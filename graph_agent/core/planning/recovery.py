@@ -8,13 +8,7 @@ from graph_agent.base.history_notes import is_kept_note
 from graph_agent.base.model_error_text import FALLBACK_SENTENCE
 from graph_agent.core.planning.compaction import shorten
 from graph_agent.core.planning.next_request import NextRequest
-from graph_agent.models.errors import (
-    brief_model_error,
-    classify_model_error,
-    describe_model_error,
-    is_used_up,
-    window_in_error,
-)
+from graph_agent.models import errors
 
 
 class ChangedRequest(NamedTuple):
@@ -50,7 +44,7 @@ def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
         request: The request that failed.
         error: The error of its last attempt.
     """
-    kind, of_hook = classify_model_error(error), request.of_hook
+    kind, of_hook = errors.classify_model_error(error), request.of_hook
     if of_hook is not None:
         # Its messages are the hook's, so that neither a shorter history nor another mode would change it.
         falls_back = of_hook.model is None and kind == "transient"
@@ -61,11 +55,11 @@ def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
         case "auth" | "permission" | "unknown_model":
             # The user must fix these for the first model, unless its quota is used up; after a fallback, the next model
             # may still work.
-            if request.index == 0 and not is_used_up(error):
+            if request.index == 0 and not errors.is_used_up(error):
                 return ChangedRequest(request, may_help=False)
             return fallen_back(request, error)
         case "context_overflow":
-            if request.window is None and (window := window_in_error(error)) is not None:
+            if request.window is None and (window := errors.window_in_error(error)) is not None:
                 request.model.learn_window(window)
                 request = request.override()  # with the window
             return shortened(request)
@@ -98,7 +92,7 @@ def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
     what, then = FALLBACK_SENTENCE
     public, logged = [
         f"The model {failed} {what}{f' ({brief})' if brief else ''}; {then} {request.chain[index].name}."
-        for brief in (brief_model_error(error, public=True), brief_model_error(error))
+        for brief in (errors.brief_model_error(error, public=True), errors.brief_model_error(error))
     ]
     return ChangedRequest(switched.request, (*switched.warnings, (public, logged)))
 
@@ -184,7 +178,7 @@ def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
         return ChangedRequest(request, may_help=False)
     public, logged = [
         f"The model takes no tools ({text}); calls are asked for in text from now on."
-        for text in (describe_model_error(error, public=True), describe_model_error(error))
+        for text in (errors.describe_model_error(error, public=True), errors.describe_model_error(error))
     ]
     return ChangedRequest(request.with_text_tools(), ((public, logged),))
 

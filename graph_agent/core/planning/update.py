@@ -16,14 +16,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger, log_fields
 from graph_agent.base._internal.text import as_text, text_of, to_json_safe
 from graph_agent.base.delegate_tasks import RemoteTask
-from graph_agent.base.history.call_events import (
-    announce,
-    answers_of_wave,
-    failed_ids,
-    is_structured,
-    results_of_wave,
-    since_plan,
-)
+from graph_agent.base.history import call_events
 from graph_agent.base.history.events import SUCCESSES, ResultStatus, StoredEvent, event
 from graph_agent.base.input_messages import CONTEXT_MARK, new_user_messages
 from graph_agent.base.settings.config import coerce_context, set_fields
@@ -328,7 +321,7 @@ class PlanUpdate:
     @property
     def wave_events(self) -> list[StoredEvent]:
         """The newest `plan` event of earlier passes and all events since, those of this pass included."""
-        return [*since_plan(self.state.get("events", ())), *self.events]
+        return [*call_events.since_plan(self.state.get("events", ())), *self.events]
 
     @property
     def limit_met(self) -> LimitMet | None:
@@ -344,9 +337,9 @@ class PlanUpdate:
             wave: Events of the wave so far, which have the results.
         """
         waiting = self.loop["waiting"]
-        if not is_structured(wave):
+        if not call_events.is_structured(wave):
             return Selection(waiting, [], [])
-        results, failed = results_of_wave(wave), failed_ids(wave)
+        results, failed = call_events.results_of_wave(wave), call_events.failed_ids(wave)
         known = {*results, *failed, *(plan_id_of(call) for call in [*waiting, *self.waiting_delegations])}
         removed = {need for call in waiting for need in call.get("needs", ()) if need not in known}
         return select(waiting, results, failed | removed)
@@ -386,7 +379,7 @@ class PlanUpdate:
             self.loop["ledger"] = True
         else:
             self.loop.pop("ledger", None)
-        self.events += announce(calls, wave or (), self.loop["step"], self.task.runtime.stream_writer)
+        self.events += call_events.announce(calls, wave or (), self.loop["step"], self.task.runtime.stream_writer)
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
         """Add a `skipped` result for each call, with the reason as its text, and put results into the order of the
@@ -490,7 +483,7 @@ class PlanUpdate:
         """
         if self.loop["waiting"] or self.waiting_delegations or not self.deps.toolbox.return_direct:
             return False
-        answers, direct = answers_of_wave(self.state["events"]), self.deps.toolbox.return_direct
+        answers, direct = call_events.answers_of_wave(self.state["events"]), self.deps.toolbox.return_direct
         if not answers or any(entry["status"] not in SUCCESSES or entry.get("name") not in direct for entry in answers):
             return False
         text = "\n\n".join(text_of(entry["content"]) or as_text(entry["content"]) for entry in answers)

@@ -30,14 +30,8 @@ from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import add_usage, less_usage
 from graph_agent.core.extensions.delegation import Delegation, DelegationResult, started_in_background
 from graph_agent.core.extensions.output import effect_text
+from graph_agent.integrations.delegates import a2a_parts
 from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe_card, open_http, origin_of, read_card
-from graph_agent.integrations.delegates.a2a_parts import (
-    EXTENSION,
-    convert_parts,
-    data_part,
-    delegation_metadata,
-    read_usage,
-)
 from graph_agent.integrations.delegates.a2a_task import REMOTE_CANCEL_S, FollowedTask, RemoteTimeoutError
 from graph_agent.integrations.delegates.approval_request import approval_request_of
 
@@ -153,7 +147,7 @@ class RemoteAgent:
             task: The remote task that waits, as the session has stored it.
             answer: The user's answer.
         """
-        part = Part(text=answer) if isinstance(answer, str) else data_part(to_json_safe(answer))
+        part = Part(text=answer) if isinstance(answer, str) else a2a_parts.data_part(to_json_safe(answer))
         message = self._message([part], delegation)
         message.task_id, message.context_id = task["task_id"], task["context_id"]
         used = add_usage(cast("Usage | None", task.get("usage")), None)
@@ -262,10 +256,10 @@ class RemoteAgent:
                     state = "its task was cancelled" if task.cancel_confirmed else "its task may still be running"
                     silence = f"was silent for {self._timeout_s:g} seconds, or time ran out; {state}"
                     failed = self._error(f"{silence}. {effect_text(writes=True)}")
-                    return replace(failed, usage=less_usage(read_usage(task.metadata), counted))
+                    return replace(failed, usage=less_usage(a2a_parts.read_usage(task.metadata), counted))
                 except BaseException:
                     await task.cancel()
-                    delegation.record_usage(less_usage(read_usage(task.metadata), counted))
+                    delegation.record_usage(less_usage(a2a_parts.read_usage(task.metadata), counted))
                     raise
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()
@@ -304,7 +298,7 @@ class RemoteAgent:
                 if (request := approval_request_of(task.status.message.parts)) is not None:
                     waiting["request"] = self._without_secret(request)
                     waiting["recorded_here"] = True
-                used = read_usage(task.metadata)
+                used = a2a_parts.read_usage(task.metadata)
                 if used["model_calls"]:
                     waiting["usage"] = {**used}
                 return DelegationResult(
@@ -314,7 +308,7 @@ class RemoteAgent:
                 outcome = _FAILURES.get(state, "stopped without an answer")
                 message = f" Its message: {self._safe_text(task.text)}" if task.text else ""
                 failed = self._error(f"{outcome}.{message}")
-                used = read_usage(task.metadata)
+                used = a2a_parts.read_usage(task.metadata)
                 return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
@@ -322,8 +316,8 @@ class RemoteAgent:
 
         An error result if the parts have no content for the model.
         """
-        content = convert_parts(parts)
-        usage = read_usage(task.metadata)
+        content = a2a_parts.convert_parts(parts)
+        usage = a2a_parts.read_usage(task.metadata)
         if not content.for_model:
             return DelegationResult(
                 f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
@@ -376,7 +370,7 @@ class RemoteAgent:
         left.
         """
         message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=parts)
-        message.metadata.update(delegation_metadata(delegation))
+        message.metadata.update(a2a_parts.delegation_metadata(delegation))
         return message
 
     def _error(self, what: str) -> DelegationResult:
@@ -398,7 +392,7 @@ def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
         return []
     lines = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]
     part = Part(text="\n".join(["The conversation so far, for context:", *lines, "", "The task:"]))
-    part.metadata.update({EXTENSION: "context"})
+    part.metadata.update({a2a_parts.EXTENSION: "context"})
     return [part]
 
 

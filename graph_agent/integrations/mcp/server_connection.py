@@ -25,18 +25,10 @@ from mcp.shared.context import RequestContext
 from mcp.shared.session import ProgressFnT
 
 from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.integrations.mcp import messages
 from graph_agent.integrations.mcp.client_session import McpSession
 from graph_agent.integrations.mcp.connections import ServerConfig
 from graph_agent.integrations.mcp.message_streams import CallerRequests, IncomingTap, OutgoingTap, current_requests
-from graph_agent.integrations.mcp.messages import (
-    Loss,
-    LostCallError,
-    McpCallError,
-    UnreadableError,
-    UrlsRequiredError,
-    is_unreadable,
-    root_cause,
-)
 from graph_agent.integrations.mcp.stdio import Incoming, Outgoing
 from graph_agent.integrations.mcp.suspended import Asker, Questions
 from graph_agent.integrations.mcp.tool_list import list_tools
@@ -148,7 +140,7 @@ class ServerConnection:
         """
         if name not in self.tools and not self.ended.done():
             known = ", ".join(sorted(self.tools)) or "nothing"
-            raise McpCallError(
+            raise messages.McpCallError(
                 f"MCP server {self._config.name!r} no longer offers {name!r}; it offers: {known}.", may_have_run=False
             )
         call = CallerRequests()
@@ -160,18 +152,18 @@ class ServerConnection:
                 lambda session: session.call_tool(name, arguments, progress_callback=on_progress, meta=meta), call
             )
         except McpError as error:
-            if is_unreadable(error.error):
-                raise McpCallError(
+            if messages.is_unreadable(error.error):
+                raise messages.McpCallError(
                     f"MCP server {self._config.name!r} gave no readable reply to {name!r}: {error.error.message}. "
                     "It is not known whether the call took effect.",
                     may_have_run=True,
                 ) from None
             if error.error.code == types.URL_ELICITATION_REQUIRED:
-                raise UrlsRequiredError(self._config.name, error.error) from error
+                raise messages.UrlsRequiredError(self._config.name, error.error) from error
             raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
         except (RuntimeError, ValueError) as error:
             # The SDK found that the answer, or its structured content, does not match the server's schema.
-            raise McpCallError(
+            raise messages.McpCallError(
                 f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
                 may_have_run=True,
             ) from error
@@ -191,7 +183,7 @@ class ServerConnection:
         """
         session, call = self._session, call or CallerRequests()
         if session is None or self.ended.done():
-            raise LostCallError(Loss(self._reason(), may_have_run=False))
+            raise messages.LostCallError(messages.Loss(self._reason(), may_have_run=False))
         self._calls.add(call)
         token = current_requests.set(call)
         # The task copies the context when it is created, so that exactly its requests belong to the call.
@@ -254,7 +246,7 @@ class ServerConnection:
             logger.debug("MCP server %r: the session failed", self._config.name, exc_info=True)
             # A request that belongs to no call is one that opens the session.
             if not self.opened.done():
-                reason = self._reason() if self.ended.done() else root_cause(error)
+                reason = self._reason() if self.ended.done() else messages.root_cause(error)
                 self._fail(reason, await asyncio.to_thread(self._log.read_to_end))
         finally:
             self._fail("it was cancelled while starting")
@@ -294,16 +286,16 @@ class ServerConnection:
 
         Raises `LostCallError` if no answer can arrive, or if the error is that of the closed connection.
         """
-        broken = Loss(self._reason(), may_have_run=call.sent)
+        broken = messages.Loss(self._reason(), may_have_run=call.sent)
         if not answer.done():
-            raise LostCallError(call.lost.result() if call.lost.done() else broken)
+            raise messages.LostCallError(call.lost.result() if call.lost.done() else broken)
         try:
             return answer.result()
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            raise LostCallError(broken) from None
+            raise messages.LostCallError(broken) from None
         except McpError as error:
             if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
-                raise LostCallError(broken) from None
+                raise messages.LostCallError(broken) from None
             raise
 
     def _notify_cancelled(self, session: McpSession, call: CallerRequests) -> None:
@@ -338,7 +330,7 @@ class ServerConnection:
         if self._retired and not self._calls and not self._notifications:
             self._end("it was replaced")
 
-    def _on_loss(self, request_id: types.RequestId, loss: Loss) -> None:
+    def _on_loss(self, request_id: types.RequestId, loss: messages.Loss) -> None:
         """Pass on that a request will not be answered: to its caller, or as a failure of the opening."""
         for call in self._calls:
             if call.request_id == request_id:
@@ -383,7 +375,7 @@ class ServerConnection:
         if self._session is not None and self.usable:
             await self._session.send_roots_list_changed()
 
-    def _on_unreadable(self, error: UnreadableError) -> None:
+    def _on_unreadable(self, error: messages.UnreadableError) -> None:
         """Log the message and fail all calls that were sent, because it may be the reply to any of them.
 
         If the line was probably output of the server's program and not a message, the calls fail only after a second,
@@ -401,12 +393,12 @@ class ServerConnection:
         # After a stray line the reply may follow immediately, so the calls fail after a delay.
         asyncio.get_running_loop().call_later(_STRAY_GRACE_S if error.stray else 0, fail)
 
-    def _fail_calls(self, calls: list[CallerRequests], error: UnreadableError) -> None:
+    def _fail_calls(self, calls: list[CallerRequests], error: messages.UnreadableError) -> None:
         """Fail those of some calls that still wait, as the message may have been their reply."""
         fix = "; print to stderr instead, or set 'stray_output: ignore' for the server" if error.stray else ""
         for call in calls:
             if not call.lost.done():
-                call.lost.set_result(Loss(error.reason + fix, may_have_run=True, session_gone=False))
+                call.lost.set_result(messages.Loss(error.reason + fix, may_have_run=True, session_gone=False))
 
     def _on_tools_changed(self) -> None:
         """List the tools again, in a task, unless the connection pins them."""

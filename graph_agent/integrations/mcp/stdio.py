@@ -21,13 +21,7 @@ from mcp.shared.message import SessionMessage
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.text import json_line
-from graph_agent.integrations.mcp.messages import (
-    NotStartedError,
-    UnreadableError,
-    read_message,
-    replacement_for,
-    too_long,
-)
+from graph_agent.integrations.mcp import messages
 
 logger = get_logger("graph_agent.mcp")
 
@@ -74,7 +68,7 @@ async def open_stdio(
             cwd=parameters.cwd,
         )
     except OSError as error:
-        raise NotStartedError(_start_failure(error, parameters)) from error
+        raise messages.NotStartedError(_start_failure(error, parameters)) from error
     assert process.stdin is not None
     assert process.stdout is not None
     # Without a buffer, so that a server that writes faster than it is read waits, and memory stays bounded.
@@ -122,20 +116,20 @@ async def _receive(
                 await arrived.send(_message(line, parameters))
 
 
-def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -> SessionMessage | Exception:
+def _message(line: bytes | messages.UnreadableError, parameters: StdioServerParameters) -> SessionMessage | Exception:
     """Return the message in a line; for an unreadable line, an error reply to the request whose reply it is.
 
     An `UnreadableError` is returned if the request is unknown.
     """
     try:
-        if isinstance(line, UnreadableError):
+        if isinstance(line, messages.UnreadableError):
             raise line
-        return SessionMessage(read_message(line, parameters.encoding, parameters.encoding_error_handler))
-    except UnreadableError as error:
-        return replacement_for(error) or error
+        return SessionMessage(messages.read_message(line, parameters.encoding, parameters.encoding_error_handler))
+    except messages.UnreadableError as error:
+        return messages.replacement_for(error) or error
 
 
-async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | UnreadableError]:
+async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | messages.UnreadableError]:
     """Yield the lines of a process's output, as bytes without their ends; blank ones are left out.
 
     For a line of more than `max_bytes`, yields an `UnreadableError` as soon as it exceeds them, and skips the rest. A
@@ -160,7 +154,7 @@ async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[byt
                 continue
             parts.append(piece)
             if size > max_bytes:
-                yield too_long(b"".join(parts)[:_CHUNK], max_bytes)
+                yield messages.too_long(b"".join(parts)[:_CHUNK], max_bytes)
                 parts, refused = [], True
 
 

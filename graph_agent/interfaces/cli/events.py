@@ -12,17 +12,7 @@ import typer
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.origins import origins_text
-from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import (
-    AGENT_FILE,
-    ConfigOption,
-    DbOption,
-    SessionArgument,
-    database_url_of,
-    no_session,
-    open_sessions,
-    stored_events,
-)
+from graph_agent.interfaces.cli import options, run_async
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -41,9 +31,9 @@ _LENGTH = 200
 
 
 def events(
-    session: SessionArgument,
-    config: ConfigOption = AGENT_FILE,
-    db: DbOption = None,
+    session: options.SessionArgument,
+    config: options.ConfigOption = options.AGENT_FILE,
+    db: options.DbOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print further events as they are stored, until Ctrl-C.")
     ] = False,
@@ -59,7 +49,7 @@ def events(
     if requests:
         if follow:
             raise typer.BadParameter("--requests prints the stored requests; leave --follow out.")
-        _show_requests(database_url_of(config, db), session, last, out, as_json=json_lines)
+        _show_requests(options.database_url_of(config, db), session, last, out, as_json=json_lines)
         return
 
     def show(event: Event) -> None:
@@ -71,7 +61,7 @@ def events(
         else:
             out.line(event_line(event))
 
-    run_async(_read(database_url_of(config, db), session, last, show, follow=follow))
+    run_async(_read(options.database_url_of(config, db), session, last, show, follow=follow))
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
@@ -95,7 +85,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
     from graph_agent.base.history.events import read_events
     from graph_agent.session.history import EventReader
 
-    async with open_sessions(address) as (saver, _):
+    async with options.open_sessions(address) as (saver, _):
         reader = EventReader(None, saver, session_id)
         if follow:
             # With the events of a wave that still runs: a follower wants them when they happen.
@@ -104,7 +94,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
             tail = await reader.read_tail(last=last or None, pending=True)
             found = list(enumerate(tail[1], tail[0])) if tail is not None else None
         if found is None:
-            raise no_session(session_id, address)
+            raise options.no_session(session_id, address)
         shown = found[-last:]
         while True:
             for number, entry in shown:
@@ -136,7 +126,7 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
 
     from graph_agent.session.history import model_requests
 
-    events = run_async(stored_events(address, session_id))
+    events = run_async(options.stored_events(address, session_id))
     for number, request in [*enumerate(model_requests(events), 1)][-last:]:
         if as_json:
             typer.echo(json.dumps({"request": number, **asdict(request)}))

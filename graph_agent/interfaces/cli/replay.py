@@ -16,16 +16,7 @@ from graph_agent.base._internal.command_log import LogLevel, log_at
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import printable
 from graph_agent.base.errors import ConfigError, InputError
-from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import (
-    AGENT_FILE,
-    ConfigOption,
-    DbOption,
-    TodayOption,
-    no_session,
-    session_option,
-    shared_database,
-)
+from graph_agent.interfaces.cli import options, run_async
 from graph_agent.interfaces.cli.terminal import Terminal, log_stream
 from graph_agent.interfaces.cli.texts import counted
 
@@ -42,11 +33,11 @@ _COLUMNS = ("SESSION", "RESULT", "INPUT", "STEP", "WHAT")
 
 def replay(
     session: Annotated[
-        str | None, typer.Argument(callback=session_option, help="The session's id; none with --all.")
+        str | None, typer.Argument(callback=options.session_option, help="The session's id; none with --all.")
     ] = None,
     text: Annotated[str | None, typer.Argument(help="With --fork: a new input, which the new session runs.")] = None,
-    config: ConfigOption = AGENT_FILE,
-    db: DbOption = None,
+    config: options.ConfigOption = options.AGENT_FILE,
+    db: options.DbOption = None,
     number: Annotated[
         int | None, typer.Option("--input", help="Only this input, from 1; -1 is the newest.", show_default="all")
     ] = None,
@@ -92,7 +83,9 @@ def replay(
     ] = False,
     as_: Annotated[
         str | None,
-        typer.Option("--as", callback=session_option, help="Id of the new session.", show_default="a random one"),
+        typer.Option(
+            "--as", callback=options.session_option, help="Id of the new session.", show_default="a random one"
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Replay every session of the database.")] = False,
     since: Annotated[
@@ -102,7 +95,7 @@ def replay(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="With --all: maximum number of sessions; 0 for all.")
     ] = 0,
-    today: TodayOption = None,
+    today: options.TodayOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per session.")] = False,
 ) -> None:
     """Replay a session with its agent, and report the first difference; exit status 1 if there is one.
@@ -119,7 +112,7 @@ def replay(
     if answers not in (None, "exact", "ignore"):
         raise typer.BadParameter(f"{answers!r} is neither exact nor ignore.", param_hint="--answers")
     spec = load_spec(config)
-    address = shared_database(db or spec.db)
+    address = options.shared_database(db or spec.db)
     if fork:
         assert session is not None
         if all_ or model or prompt or tools or keys or keep_going:
@@ -317,7 +310,7 @@ async def _replay_one(
 
     async with open_saver(address) as saver:
         if await saver.aget_tuple({"configurable": {"thread_id": session, "checkpoint_ns": ""}}) is None:
-            raise no_session(session, address)
+            raise options.no_session(session, address)
         recording = await read_recording(saver, session)
     async with _replayer(change) as replayer:
         outcome = await replayer.replay(recording, number=number, from_step=from_step)

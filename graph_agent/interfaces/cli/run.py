@@ -11,30 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graph_agent.base._internal.command_log import (
-    LogLevel,
-    LogLevelOption,
-    VerboseOption,
-    chosen_level,
-    log_at,
-    log_warnings,
-)
+from graph_agent.base._internal import command_log
 from graph_agent.base._internal.extras import needs_extra
 from graph_agent.base.errors import GraphAgentError, InputError
-from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import (
-    AGENT_FILE,
-    ConfigOption,
-    CredentialOption,
-    DbOption,
-    JsonOption,
-    ReasoningOption,
-    RecordOption,
-    SessionArgument,
-    TodayOption,
-    session_option,
-    shared_database,
-)
+from graph_agent.interfaces.cli import options, run_async
 from graph_agent.interfaces.cli.terminal import log_stream
 
 if TYPE_CHECKING:
@@ -44,7 +24,7 @@ STDIN = "-"
 """The question on the command line that is replaced by all of standard input."""
 
 StartedSession = Annotated[
-    str | None, typer.Option("--session", "-s", callback=session_option, help="A session to start or continue.")
+    str | None, typer.Option("--session", "-s", callback=options.session_option, help="A session to start or continue.")
 ]
 ApproveAllOption = Annotated[
     bool, typer.Option("--approve-all", help="Approve calls without a question, except those that may have run before.")
@@ -59,20 +39,20 @@ def run(
             "Without any, a conversation: at a terminal as `chat`, else with the lines of standard input."
         ),
     ] = None,
-    config: ConfigOption = AGENT_FILE,
+    config: options.ConfigOption = options.AGENT_FILE,
     session: StartedSession = None,
-    today: TodayOption = None,
-    db: DbOption = None,
-    credential: CredentialOption = None,
-    json_lines: JsonOption = False,
+    today: options.TodayOption = None,
+    db: options.DbOption = None,
+    credential: options.CredentialOption = None,
+    json_lines: options.JsonOption = False,
     approve_all: ApproveAllOption = False,
-    reasoning: ReasoningOption = False,
-    record: RecordOption = False,
-    verbose: VerboseOption = 0,
-    log_level: LogLevelOption = None,
+    reasoning: options.ReasoningOption = False,
+    record: options.RecordOption = False,
+    verbose: command_log.VerboseOption = 0,
+    log_level: command_log.LogLevelOption = None,
 ) -> None:
     """Ask an agent, and print its progress and answer."""
-    level = chosen_level(verbose, log_level)
+    level = command_log.chosen_level(verbose, log_level)
     settings = settings_of(
         config,
         session,
@@ -89,21 +69,21 @@ def run(
 
 
 def chat(
-    config: ConfigOption = AGENT_FILE,
+    config: options.ConfigOption = options.AGENT_FILE,
     session: StartedSession = None,
-    today: TodayOption = None,
-    db: DbOption = None,
-    credential: CredentialOption = None,
+    today: options.TodayOption = None,
+    db: options.DbOption = None,
+    credential: options.CredentialOption = None,
     approve_all: ApproveAllOption = False,
     web: Annotated[
         bool, typer.Option("--web", help="Converse on a page in the browser; needs the extra `server`.")
     ] = False,
-    record: RecordOption = False,
-    verbose: VerboseOption = 0,
-    log_level: LogLevelOption = None,
+    record: options.RecordOption = False,
+    verbose: command_log.VerboseOption = 0,
+    log_level: command_log.LogLevelOption = None,
 ) -> None:
     """Hold a conversation with an agent; /help lists what can be typed."""
-    level = chosen_level(verbose, log_level)
+    level = command_log.chosen_level(verbose, log_level)
     # The page has its own server, whose agent reads the date from the environment.
     if web:
         if approve_all:
@@ -124,11 +104,11 @@ def chat(
 
 
 def resume(
-    session: SessionArgument,
-    config: ConfigOption = AGENT_FILE,
-    today: TodayOption = None,
-    db: DbOption = None,
-    credential: CredentialOption = None,
+    session: options.SessionArgument,
+    config: options.ConfigOption = options.AGENT_FILE,
+    today: options.TodayOption = None,
+    db: options.DbOption = None,
+    credential: options.CredentialOption = None,
     approve_all: Annotated[bool, typer.Option("--approve-all", help="Approve every call that waits now.")] = False,
     reject_all: Annotated[bool, typer.Option("--reject-all", help="Reject every call that waits now.")] = False,
     message: Annotated[str, typer.Option("--message", "-m", help="The reason of --reject-all, for the model.")] = "",
@@ -145,11 +125,11 @@ def resume(
         list[str] | None,
         typer.Option("--answer", "-a", help="One for each question that is no approval, in order; text or JSON."),
     ] = None,
-    json_lines: JsonOption = False,
-    reasoning: ReasoningOption = False,
-    record: RecordOption = False,
-    verbose: VerboseOption = 0,
-    log_level: LogLevelOption = None,
+    json_lines: options.JsonOption = False,
+    reasoning: options.ReasoningOption = False,
+    record: options.RecordOption = False,
+    verbose: command_log.VerboseOption = 0,
+    log_level: command_log.LogLevelOption = None,
 ) -> None:
     """Answer the open questions of a session, or continue a run that a crash interrupted.
 
@@ -158,12 +138,12 @@ def resume(
     from graph_agent.interfaces.cli.dialog import GivenAnswers
     from graph_agent.interfaces.cli.one_shot import resume_one
 
-    level = chosen_level(verbose, log_level)
+    level = command_log.chosen_level(verbose, log_level)
     settings = settings_of(
         config, session, today, db, credential, as_json=json_lines, reasoning=reasoning, record=record, level=level
     )
     # A session in memory ended with its process.
-    shared_database(settings.address)
+    options.shared_database(settings.address)
     given = GivenAnswers(approve_all, reject_all, message, decision or (), answer or ())
     _end(run_async(resume_one(settings, given)))
 
@@ -209,7 +189,7 @@ def settings_of(
     approve_all: bool = False,
     reasoning: bool = False,
     record: bool = False,
-    level: LogLevel | None = None,
+    level: command_log.LogLevel | None = None,
 ) -> Settings:
     """Return the settings of a command that runs an agent, from its options.
 
@@ -231,10 +211,10 @@ def settings_of(
         ConfigError: The agent file or a credential is invalid.
     """
     if level is not None:
-        log_at(level, log_stream)
+        command_log.log_at(level, log_stream)
     else:
         # Warnings that the history has are printed with the run.
-        log_warnings(without_history=True, stream=log_stream)
+        command_log.log_warnings(without_history=True, stream=log_stream)
     if os.environ.get("GRAPH_AGENT_OTEL"):
         from graph_agent.integrations.otel import instrument_from_env, is_switched_on
 
@@ -245,7 +225,7 @@ def settings_of(
     from graph_agent.agent_file.spec import load_spec, recording, with_sources
     from graph_agent.interfaces.cli.one_shot import Settings
 
-    options = [*(["--config", str(config)] if config != AGENT_FILE else []), *(["--db", db] if db else [])]
+    given = [*(["--config", str(config)] if config != options.AGENT_FILE else []), *(["--db", db] if db else [])]
     spec = with_sources(load_spec(config), sources_from(credential or []))
     return Settings(
         spec=recording(spec) if record else spec,
@@ -255,7 +235,7 @@ def settings_of(
         as_json=as_json,
         approve_all=approve_all,
         reasoning=reasoning,
-        options=options,
+        options=given,
     )
 
 

@@ -13,20 +13,7 @@ import typer
 from graph_agent.base._internal.command_log import LogLevelOption, VerboseOption, chosen_level, log_at
 from graph_agent.base._internal.extras import needs_extra
 from graph_agent.base._internal.garbage import paused_collection
-from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import (
-    AGENT_FILE,
-    ConfigOption,
-    CredentialOption,
-    DbOption,
-    HostOption,
-    KeysFileOption,
-    ListSettingsOption,
-    PortOption,
-    RecordOption,
-    SettingsOption,
-    TodayOption,
-)
+from graph_agent.interfaces.cli import options, run_async
 from graph_agent.interfaces.cli.run import settings_of
 
 if TYPE_CHECKING:
@@ -49,21 +36,21 @@ def without_gc() -> Iterator[None]:
 
 @without_gc()
 def serve(
-    config: ConfigOption = AGENT_FILE,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    db: DbOption = None,
+    config: options.ConfigOption = options.AGENT_FILE,
+    host: options.HostOption = "127.0.0.1",
+    port: options.PortOption = 8000,
+    db: options.DbOption = None,
     workers: Annotated[
         int,
         typer.Option(
             "--workers", envvar="GRAPH_AGENT_WORKERS", min=1, help="Number of processes on the same database."
         ),
     ] = 1,
-    keys_file: KeysFileOption = None,
-    settings: SettingsOption = None,
-    credential: CredentialOption = None,
-    record: RecordOption = False,
-    list_settings: ListSettingsOption = False,
+    keys_file: options.KeysFileOption = None,
+    settings: options.SettingsOption = None,
+    credential: options.CredentialOption = None,
+    record: options.RecordOption = False,
+    list_settings: options.ListSettingsOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -91,19 +78,19 @@ def serve(
 
 @without_gc()
 def a2a(
-    config: ConfigOption = AGENT_FILE,
-    port: PortOption = 9000,
-    host: HostOption = "127.0.0.1",
+    config: options.ConfigOption = options.AGENT_FILE,
+    port: options.PortOption = 9000,
+    host: options.HostOption = "127.0.0.1",
     url: Annotated[
         str,
         typer.Option(
             "--url", help="URL of the agent for clients; by default the address of their request.", show_default=False
         ),
     ] = "",
-    db: DbOption = None,
-    keys_file: KeysFileOption = None,
-    settings: SettingsOption = None,
-    credential: CredentialOption = None,
+    db: options.DbOption = None,
+    keys_file: options.KeysFileOption = None,
+    settings: options.SettingsOption = None,
+    credential: options.CredentialOption = None,
     show_outputs: Annotated[
         bool,
         typer.Option("--show-outputs", envvar="GRAPH_AGENT_SHOW_OUTPUTS", help="Send the outputs of tools to clients."),
@@ -117,7 +104,7 @@ def a2a(
             "--drain-s", min=0, help="Seconds that tasks get to reach their next step after SIGTERM.", show_default="30"
         ),
     ] = None,
-    list_settings: ListSettingsOption = False,
+    list_settings: options.ListSettingsOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -133,7 +120,7 @@ def a2a(
         typer.echo(describe_settings())
         return
     given = {"public_url": url, "drain_s": drain_s}
-    options = settings_from(
+    chosen = settings_from(
         [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value not in ("", None))]
     )
     spec = with_sources(load_spec(config), sources_from(credential or []))
@@ -146,16 +133,16 @@ def a2a(
         port=port,
         db=db,
         keys_file=keys_file,
-        settings=options,
+        settings=chosen,
         log_level=chosen_level(verbose, log_level),
     )
 
 
 def mcp(
-    config: ConfigOption = AGENT_FILE,
-    db: DbOption = None,
-    credential: CredentialOption = None,
-    record: RecordOption = False,
+    config: options.ConfigOption = options.AGENT_FILE,
+    db: options.DbOption = None,
+    credential: options.CredentialOption = None,
+    record: options.RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -173,11 +160,11 @@ def mcp(
 
 
 def acp(
-    config: ConfigOption = AGENT_FILE,
-    today: TodayOption = None,
-    db: DbOption = None,
-    credential: CredentialOption = None,
-    record: RecordOption = False,
+    config: options.ConfigOption = options.AGENT_FILE,
+    today: options.TodayOption = None,
+    db: options.DbOption = None,
+    credential: options.CredentialOption = None,
+    record: options.RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:

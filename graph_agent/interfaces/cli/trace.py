@@ -11,15 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import printable
 from graph_agent.base.origins import origin_text
-from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import (
-    AGENT_FILE,
-    ConfigOption,
-    DbOption,
-    SessionArgument,
-    database_url_of,
-    stored_activity,
-)
+from graph_agent.interfaces.cli import options, run_async
 from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.texts import WIDTH, counted, one_line, seconds, short
 
@@ -35,9 +27,9 @@ _SIGNS = {"success": "✓", "answered": "✓", "error": "✗", "unknown": "?", "
 
 
 def trace(
-    session: SessionArgument,
-    config: ConfigOption = AGENT_FILE,
-    db: DbOption = None,
+    session: options.SessionArgument,
+    config: options.ConfigOption = options.AGENT_FILE,
+    db: options.DbOption = None,
     number: Annotated[
         int, typer.Option("--input", help="Only this input, from 1; -1 is the newest, 0 stands for all.")
     ] = 0,
@@ -46,7 +38,7 @@ def trace(
     """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
     from graph_agent.session.trace import spans_of
 
-    events, activity = run_async(stored_activity(database_url_of(config, db), session))
+    events, activity = run_async(options.stored_activity(options.database_url_of(config, db), session))
     roots = spans_of(events, is_interrupted=activity == "interrupted")
     if number:
         # Inputs are counted from 1, and from the end by negative numbers.

@@ -21,6 +21,7 @@ from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
 from graph_agent.base.history.events import StoredEvent, read_events
 from graph_agent.base.model_error_text import public_text, public_value
+from graph_agent.interfaces.server import feeds
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.admission.gate import Caller
@@ -28,15 +29,6 @@ from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, VISIBLE, clean_body
-from graph_agent.interfaces.server.feeds import (
-    EARLY,
-    RESULTS,
-    EventOrder,
-    LivePart,
-    call_end,
-    is_selected,
-    visible_event,
-)
 from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
@@ -174,9 +166,9 @@ class Sessions:
             raise _unknown(session_id)
         first, stored = tail
         found = [
-            {**public_value(visible_event(event, types, self._caller.thread(""))), "session_id": session_id}
+            {**public_value(feeds.visible_event(event, types, self._caller.thread(""))), "session_id": session_id}
             for event in read_events(stored, thread, first)
-            if is_selected(event, types)
+            if feeds.is_selected(event, types)
         ]
         return found, first + len(stored) - len(reader.pending) - 1
 
@@ -213,28 +205,28 @@ class Sessions:
         """
         thread = self._caller.thread(session_id)
         silent_since = time.monotonic()
-        order, held = EventOrder(after), list[LivePart]()
+        order, held = feeds.EventOrder(after), list[feeds.LivePart]()
 
         def frames(events: Iterable[tuple[int, StoredEvent]]) -> Iterator[str]:
             """Yield the frames of those events that the client asked for, each with its index."""
             nonlocal silent_since
             for seq, event in events:
-                if is_selected(event, types):
+                if feeds.is_selected(event, types):
                     silent_since = time.monotonic()
-                    sent = public_value(visible_event(event, types, self._caller.thread("")))
+                    sent = public_value(feeds.visible_event(event, types, self._caller.thread("")))
                     yield frame({**sent, "seq": seq, "session_id": session_id}, event["type"])
 
         async with AsyncExitStack() as stack:
             feed, follower = await stack.enter_async_context(self._host.feeds.following(thread))
             take_live = stack.enter_context(self._host.live.reading(thread, feed.wake)) if live else list
-            ended: list[LivePart] = []
+            ended: list[feeds.LivePart] = []
             while True:
                 over, change = feed.ended, feed.change
                 events = await feed.take(follower, order.after)
                 new, left = take_live(), [*events]
                 parts, held = [*held, *new], []
                 while parts:
-                    at = next((n for n, part in enumerate(parts) if part["type"] == EARLY), len(parts))
+                    at = next((n for n, part in enumerate(parts) if part["type"] == feeds.EARLY), len(parts))
                     if at:
                         yield frame({"type": "live", "parts": parts[:at]}, "live")
                     if parts := parts[at:]:
@@ -254,7 +246,7 @@ class Sessions:
                     for each in frames(order.early(order.after + 1, feed.pending)):
                         yield each
                 # Their calls are in the events before.
-                ends = [call_end(event) for event in feed.pending if live and event["type"] in RESULTS]
+                ends = [feeds.call_end(event) for event in feed.pending if live and event["type"] in feeds.RESULTS]
                 if new := [each for each in ends if each not in ended]:
                     yield frame({"type": "live", "parts": new}, "live")
                 ended = ends

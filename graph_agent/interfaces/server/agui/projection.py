@@ -35,18 +35,7 @@ from graph_agent.interfaces.server.chat.run import COMMENTARY, MessageBreak, Par
 from graph_agent.interfaces.server.chat.run_spec import is_client_call
 from graph_agent.interfaces.server.feeds import LivePart
 from graph_agent.interfaces.server.problems import ProblemError
-from graph_agent.session.results import (
-    DelegatePart,
-    EventAdded,
-    Progress,
-    Reasoning,
-    StateValues,
-    Token,
-    open_interrupts,
-    planned_calls,
-    since_last_input,
-    stored_input,
-)
+from graph_agent.session import results
 
 PROTOCOL = "1.0"
 """The version of AG-UI that is declared to clients."""
@@ -147,8 +136,8 @@ class Projection:
 
         Nothing if no call is unfinished. Calls of the newest input count as sent, because the client has them already.
         """
-        events = since_last_input(self._before.values.get("events", []))
-        calls = planned_calls(events)
+        events = results.since_last_input(self._before.values.get("events", []))
+        calls = results.planned_calls(events)
         unfinished = [call for call in calls if call.result is None and call.planned["id"] not in self._settled]
         # The client has every call of the message from the snapshot at the end of the run before.
         self._announced = {call.planned["id"] for call in calls}
@@ -203,20 +192,20 @@ class Projection:
         snapshot at the end has.
         """
         match part:
-            case Token(text, message_id=message_id) if not message_id.startswith(COMMENTARY):
+            case results.Token(text, message_id=message_id) if not message_id.startswith(COMMENTARY):
                 yield from self._delta(text, message_id)
             case MessageBreak():
                 yield from self._close_text()
-            case Reasoning(text):
+            case results.Reasoning(text):
                 yield from self._reason(text)
-            case EventAdded(event, message_id=message_id):
+            case results.EventAdded(event, message_id=message_id):
                 self._parent = message_id or self._parent
                 yield from self._call_event(cast("StoredEvent", event))
-            case StateValues(values):
+            case results.StateValues(values):
                 yield from self._state_delta(values)
-            case Progress():
+            case results.Progress():
                 yield core.CustomEvent(name="progress", value=progress_fields(part))
-            case DelegatePart(id_, part=Token(text, message_id=message_id)):
+            case results.DelegatePart(id_, part=results.Token(text, message_id=message_id)):
                 yield from self._delegate_text(self._names.of(id_), text, message_id)
             case _:
                 pass
@@ -232,8 +221,8 @@ class Projection:
             state: The session's state after the run.
             used_before: Usage that earlier runs of the same input have reported.
         """
-        result = stored_input(state)
-        if outcome.rest and not open_interrupts(state):
+        result = results.stored_input(state)
+        if outcome.rest and not results.open_interrupts(state):
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
@@ -245,7 +234,8 @@ class Projection:
         already reported.
         """
         self._announced = {
-            call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
+            call.planned["id"]
+            for call in results.planned_calls(results.since_last_input(state.values.get("events", [])))
         }
         yield from self.finish(state, state.values.get("usage") or NO_USAGE)
 
@@ -263,7 +253,7 @@ class Projection:
             used_before: Usage that earlier runs of the same input have reported.
             is_aborted: Whether the run was stopped.
         """
-        interrupts = open_interrupts(state)
+        interrupts = results.open_interrupts(state)
         yield from self._close_messages()
         for call in own_held_calls(interrupts):
             yield from self._announce(call["id"], call["name"], call["arguments"])
@@ -280,7 +270,7 @@ class Projection:
         else:
             yield from self._state_delta(state.values)
         yield from self._messages(state)
-        used, ended = _usage(state, used_before), stored_input(state)
+        used, ended = _usage(state, used_before), results.stored_input(state)
         if is_aborted and self._ids.is_legacy:
             # An older client knows no cancelled outcome.
             yield core.RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)

@@ -22,20 +22,12 @@ from graph_agent.base.history.events import StoredEvent
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import NO_USAGE
+from graph_agent.interfaces.server import problems
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome, text_of_event
 from graph_agent.interfaces.server.chat.run_spec import RunSpec
 from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end
 from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.metrics import Metrics
-from graph_agent.interfaces.server.problems import (
-    BusySessionError,
-    Kind,
-    ProblemError,
-    key_reused,
-    problem_of_failure,
-    stopping,
-    superseded,
-)
 from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSource
 from graph_agent.session.interrupts import standing_answers
 from graph_agent.session.results import DelegatePart, EventAdded, Progress, Reasoning, ServedPart, StateValues, Token
@@ -281,24 +273,24 @@ class ServerRun:
             last = RunEnded(await self._to_end())
             status = last.outcome.status
         except GraphDrained:
-            status, last = "DRAINED", stopping(self.spec.session_id)
+            status, last = "DRAINED", problems.stopping(self.spec.session_id)
         except SessionBusyError:
-            status, last = "BUSY", BusySessionError(f"{self.spec.session_label} is answering another request.")
+            status, last = "BUSY", problems.BusySessionError(f"{self.spec.session_label} is answering another request.")
         except InputConflictError:
-            status, last = "REFUSED", key_reused()
+            status, last = "REFUSED", problems.key_reused()
         except InputSupersededError:
-            status, last = "REFUSED", superseded(self.spec.session_label)
+            status, last = "REFUSED", problems.superseded(self.spec.session_label)
         except UserError as error:
             # An unknown question was answered between the reading of the session and its lock.
-            kind: Kind = "conflict" if isinstance(error.__cause__, UnknownInterruptError) else "invalid"
-            status, last = "REFUSED", ProblemError(kind, str(error))
-        except ProblemError as problem:
+            kind: problems.Kind = "conflict" if isinstance(error.__cause__, UnknownInterruptError) else "invalid"
+            status, last = "REFUSED", problems.ProblemError(kind, str(error))
+        except problems.ProblemError as problem:
             status, last = "REFUSED", problem
         except asyncio.CancelledError:
-            last = stopping(self.spec.session_id)
+            last = problems.stopping(self.spec.session_id)
         except Exception as error:  # noqa: BLE001 - any failure must reach the waiting reader
             log_failure(logger, "A run", error)
-            status, last = "FAILED", problem_of_failure(error)
+            status, last = "FAILED", problems.problem_of_failure(error)
         # A request without a session whose thread no later request continues.
         if self.spec.token is not None and self.spec.scope.mark is None and status not in ("RUNNING", "BUSY"):
             cleanup = asyncio.ensure_future(self._clean_up())

@@ -31,7 +31,7 @@ from graph_agent.interfaces.server.parameters import (
     services,
 )
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
-from graph_agent.interfaces.server.responses import schemas
+from graph_agent.interfaces.server.responses import output, schemas
 from graph_agent.interfaces.server.responses.background import Background
 from graph_agent.interfaces.server.responses.chain import Chains, Key, items_of
 from graph_agent.interfaces.server.responses.compaction import compact_stored
@@ -39,12 +39,6 @@ from graph_agent.interfaces.server.responses.compaction import count_input_token
 from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, item_page
 from graph_agent.interfaces.server.responses.ids import record_token, token_of_response
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
-from graph_agent.interfaces.server.responses.output import (
-    ResponseDialect,
-    new_response,
-    replayed_events,
-    summary_wanted,
-)
 from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records
 from graph_agent.interfaces.server.responses.schemas import Conversation, read_items
 from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
@@ -166,12 +160,12 @@ class ResponsesEndpoint:
             request = replace(request, shows_calls=self.shows_calls)
         if key is None and attempt is None:
             request = await run_in_thread(self.endpoint.request, with_key, request, given_key)
-        dialect = ResponseDialect(
-            new_response(body, token),
+        dialect = output.ResponseDialect(
+            output.new_response(body, token),
             token,
             label=host.source.name,
             client_tools=[tool.name or "" for tool in body.tools or [] if tool.type == "function"],
-            shows_summary=summary_wanted(body) is not None,
+            shows_summary=output.summary_wanted(body) is not None,
             shows_encrypted=schemas.ENCRYPTED_REASONING in (body.include or []),
             queued=bool(body.background),
         )
@@ -274,7 +268,7 @@ class ResponsesEndpoint:
         settings = self.endpoint.services.chat.runs.host.settings
         follows = self.background.follow(records, token)
         return EventStream(
-            follows if response["background"] else _each(replayed_events(response)),
+            follows if response["background"] else _each(output.replayed_events(response)),
             send_timeout_s=settings.send_timeout_s,
             headers=headers,
         )

@@ -11,19 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.settings.config import ReasoningEffort
-from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat import function_tools, schemas
 from graph_agent.interfaces.server.chat.content_blocks import (
     DATA_URL,
     document_block,
     image_at,
     media_type_of,
     simplify_blocks,
-)
-from graph_agent.interfaces.server.chat.function_tools import (
-    allowed_functions,
-    function_tool,
-    not_among,
-    parse_arguments,
 )
 from graph_agent.interfaces.server.chat.schemas import check_arguments
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
@@ -301,7 +295,7 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
     allowed = _allowed(choice, body) if isinstance(choice, NamedChoice) and choice.type == "allowed_tools" else None
     functions = [tool for tool in body.tools or [] if tool.type == "function"]
     return [
-        function_tool(tool.name or "", tool.description, tool.parameters)
+        function_tools.function_tool(tool.name or "", tool.description, tool.parameters)
         for tool in functions
         if allowed is None or tool.name in allowed
     ]
@@ -313,7 +307,7 @@ def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
     Raises `InvalidRequestError` if one is not among the request's tools.
     """
     offered = ((tool.type, tool.name) for tool in body.tools or [])
-    return allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
+    return function_tools.allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
 
 
 def _choice(body: CreateResponse) -> str | None:
@@ -330,7 +324,7 @@ def _choice(body: CreateResponse) -> str | None:
     match choice.type:
         case "function":
             if choice.name not in names:
-                raise not_among(choice.name)
+                raise function_tools.not_among(choice.name)
             return choice.name
         case "allowed_tools":
             _allowed(choice, body)
@@ -460,7 +454,7 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
     """
     if not id_ or not item.name:
         raise InvalidRequestError(f"An item of type {item.type} has no id or no name.", "input")
-    arguments = parse_arguments(id_, item.arguments, "input")
+    arguments = function_tools.parse_arguments(id_, item.arguments, "input")
     return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
 
 

@@ -14,15 +14,7 @@ from typing import NamedTuple
 from graph_agent.base._internal.lenient_json import ParsedValue, arguments_of, read_json
 from graph_agent.base.calls import known_name, with_unique_ids
 from graph_agent.base.types import Call
-from graph_agent.models.wire.parsing.families import (
-    HARMONY,
-    HARMONY_TAIL,
-    KIMI_CALL,
-    REASONING_BLOCKS,
-    WRAPPER,
-    harmony_end,
-    read_kimi,
-)
+from graph_agent.models.wire.parsing import families, tags
 from graph_agent.models.wire.parsing.payload import (
     PYTHONIC_LIST,
     Payload,
@@ -33,25 +25,15 @@ from graph_agent.models.wire.parsing.payload import (
     read_payload,
 )
 from graph_agent.models.wire.parsing.shapes import ParseContext, ParsedCall, calls_in, envelope_content, is_envelope
-from graph_agent.models.wire.parsing.tags import (
-    FAMILY,
-    FUNCTION,
-    FUNCTION_START,
-    TAG,
-    Fence,
-    ParsedText,
-    code_end,
-    read_fence,
-)
 from graph_agent.models.wire.parsing.turns import SPEAKER_LABEL, TURN, ProseEnd, in_quotation, line_end_before
 
 _OPENER = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)"
     # A bracket only where a value may follow: runs of brackets are skipped at once.
     r"|(?P<brace>\{(?=\s*+[\"'“A-Za-z_/#}]))"
-    rf"|(?P<tag>{TAG.pattern})"
-    rf"|(?P<function>{FUNCTION_START.pattern})"
-    rf"|(?P<family>{FAMILY.pattern})"
+    rf"|(?P<tag>{tags.TAG.pattern})"
+    rf"|(?P<function>{tags.FUNCTION_START.pattern})"
+    rf"|(?P<family>{tags.FAMILY.pattern})"
     # Reasoning, and tool results that a model repeats or invents.
     r"|(?P<quoted><(?:seed:)?(?:think|thinking|thought|reasoning)>|◁think▷|\[THINK\]"
     r"|<(?:tool_response|tool_results?|function_results?)>|\[TOOL_RESULTS\]|\[AVAILABLE_TOOLS\])"
@@ -84,7 +66,7 @@ class Scanner:
         page: The text, with the known tool names. One scanner serves one text.
     """
 
-    def __init__(self, page: ParsedText) -> None:
+    def __init__(self, page: tags.ParsedText) -> None:
         self.found: list[ParsedCall] = []
         self.cuts: list[Cut] = []
         self.unclosed = False
@@ -95,7 +77,7 @@ class Scanner:
         """Index of the reply's end, after which the model invents a result or turn; None if it is the text's end."""
         self._page = page
         self._text = page.text
-        self._fence: Fence | None = None
+        self._fence: tags.Fence | None = None
         self._cuts_before_fence = 0
         # Start of a tag that holds only other tags, and the required start of the first of them.
         self._lead = (0, -1)
@@ -166,7 +148,7 @@ class Scanner:
         fence = self._fence
         if fence is not None and len(self.cuts) == self._cuts_before_fence:
             self._fence = None
-            return max(code_end(self._page, fence), turn.end())
+            return max(tags.code_end(self._page, fence), turn.end())
         if not in_quotation(self._text, turn.start()):
             self.end = line_end_before(self._text, turn.start())
         return turn.end()
@@ -247,7 +229,7 @@ class Scanner:
 
     def _function(self, opener: re.Match[str]) -> int:
         """Parse the call of a tag that has the tool's name, and return where the scan continues."""
-        named = FUNCTION.match(self._text, opener.start())
+        named = tags.FUNCTION.match(self._text, opener.start())
         if named is None:
             return opener.end()
         name = named["function"] or named["invoke"]
@@ -260,17 +242,17 @@ class Scanner:
         call that is left out of the visible text.
         """
         page, start = self._page, opener.start()
-        if (message := HARMONY.match(self._text, start)) is not None:
+        if (message := families.HARMONY.match(self._text, start)) is not None:
             return self._harmony(message)
-        if (named := KIMI_CALL.match(self._text, start)) is not None:
-            payload = payload_of(page, read_kimi(page, named))
+        if (named := families.KIMI_CALL.match(self._text, start)) is not None:
+            payload = payload_of(page, families.read_kimi(page, named))
             if payload is None:
                 self._note_damage(start)
             return self._record_payload(opener, payload)
-        wrapper = WRAPPER.match(self._text, start)
+        wrapper = families.WRAPPER.match(self._text, start)
         if wrapper is None:
             return opener.end()
-        end, closing = wrapper.end(), REASONING_BLOCKS.get(wrapper[0])
+        end, closing = wrapper.end(), families.REASONING_BLOCKS.get(wrapper[0])
         if closing is not None:
             closed = self._text.find(closing, end)
             end = len(self._text) if closed < 0 else closed + len(closing)
@@ -286,8 +268,8 @@ class Scanner:
         to = message["to"] or message["before"]
         if to is None and message["channel"] != "analysis":
             return self._record(start, end, ())
-        body_end = harmony_end(page, end)
-        tail = HARMONY_TAIL.match(self._text, body_end)
+        body_end = families.harmony_end(page, end)
+        tail = families.HARMONY_TAIL.match(self._text, body_end)
         after = tail.end() if tail else body_end
         if to is None:
             return self._record(start, after, ())
@@ -334,7 +316,7 @@ class Scanner:
         only calls. Others open a block: program code is skipped as a whole, and the calls of a block for calls are
         recorded.
         """
-        fence = read_fence(self._page, marks)
+        fence = tags.read_fence(self._page, marks)
         if self._fence is not None:
             if not fence.is_as_long_as(self._fence):
                 return marks.end()
@@ -343,7 +325,7 @@ class Scanner:
                 return marks.end()
         if fence.is_code:
             self._fence = None
-            return code_end(self._page, fence)
+            return tags.code_end(self._page, fence)
         self._fence, self._cuts_before_fence = fence, len(self.cuts)
         if fence.is_call and not _OPENER.match(self._text, self._after_space(fence.body)):
             payload = read_payload(self._page, fence.body)
@@ -497,7 +479,7 @@ def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
     """
     if _ANY_OPENER.search(text) is None:
         return TextCalls([], text.strip(), visible=text.strip())
-    scanner = Scanner(ParsedText(text, None if tools is None else frozenset(tools)))
+    scanner = Scanner(tags.ParsedText(text, None if tools is None else frozenset(tools)))
     scanner.run()
     whole, damage = text[: scanner.end], scanner.damage
     prose = _prose(whole, scanner.cuts)
@@ -518,7 +500,7 @@ def plan_end(text: str) -> int | None:
     end, brace = ProseEnd().end(text), text.find("{", text.rfind("</think>") + 1)
     if brace < 0 or (end is not None and end <= brace):
         return end
-    position = ParsedText(text, None).value_end(brace)
+    position = tags.ParsedText(text, None).value_end(brace)
     turns = (turn.start() for turn in TURN.finditer(text, position) if not in_quotation(text, turn.start()))
     turn = next(turns, None)
     return None if turn is None else line_end_before(text, turn)
@@ -542,7 +524,7 @@ UNFINISHED = "unfinished_call"
 """Name of an unfinished call whose own name is missing or unknown."""
 
 _OPENING = re.compile(
-    rf"{TAG.pattern}|<(?:function|invoke|[a-z]{{1,16}}:invoke|｜DSML｜invoke)(?:=|\ name=)"
+    rf"{tags.TAG.pattern}|<(?:function|invoke|[a-z]{{1,16}}:invoke|｜DSML｜invoke)(?:=|\ name=)"
     r"|(?:`{3}|~{3})(?:tool|function|action|delegat)\w*"
     r"""|[{\[]\s*+(?:\{\s*+)?["'“]?(?:tool_?calls?|function_?calls?|tool|name|function|action|agent)["'”]?\s*+:"""
 )
@@ -571,7 +553,7 @@ def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None
         return pythonic["name"], _FENCE.sub("", text[: pythonic.start()].rstrip()).rstrip()
     if opening is None:
         return None
-    tagged = FUNCTION.match(text, opening.start())
+    tagged = tags.FUNCTION.match(text, opening.start())
     named = tagged or _NAME.search(text, opening.start())
     name = next((group for group in named.groups() if group in tools), UNFINISHED) if named else UNFINISHED
     prose = text[: opening.start()].rstrip()
@@ -583,6 +565,6 @@ def _pythonic(text: str, tools: Collection[str]) -> re.Match[str] | None:
 
     Its first name must be a tool in `tools`. None if there is no such list.
     """
-    page = ParsedText(text, frozenset(tools))
+    page = tags.ParsedText(text, frozenset(tools))
     found = (match for match in _PYTHONIC.finditer(text) if match["name"] in tools)
     return next((match for match in found if page.bracket_end(match.start("list")) is None), None)

@@ -19,20 +19,9 @@ from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, integer
 from graph_agent.base.calls import known_name
+from graph_agent.models.wire.parsing import tags
 from graph_agent.models.wire.parsing.families import GEMMA_CALL, FamilyCall, read_gemma
 from graph_agent.models.wire.parsing.shapes import ParsedCall, calls_in
-from graph_agent.models.wire.parsing.tags import (
-    ARGUMENT_END,
-    ARGUMENT_PAIR,
-    CLOSE,
-    DEEPSEEK_TYPE,
-    FUNCTION,
-    PARAMETER,
-    PARAMETER_END,
-    SEPARATOR,
-    TOOL_NAME_PATTERN,
-    ParsedText,
-)
 
 _LONGEST = 100_000
 """Maximum characters of one list of calls in Python's notation."""
@@ -200,7 +189,7 @@ def _key(node: ast.expr | None) -> str:
 PYTHONIC_LIST = re.compile(r"\[\s*+[^\W\d][\w.]*+\s*+\(")
 _PYTHONIC_CALL = re.compile(r"[^\W\d][\w.]*+\(")
 _FENCE = re.compile(r"\s*+(?:```[\w-]*+\s*+)?")
-_NAME = re.compile(TOOL_NAME_PATTERN)
+_NAME = re.compile(tags.TOOL_NAME_PATTERN)
 _SPACE = re.compile(r"\s*+")
 _NEXT_VALUE = re.compile(r"[\s,;]*+(?=[{\[])")
 _KIMI_INDEX = re.compile(r":\d+\Z")
@@ -216,7 +205,7 @@ class Payload(NamedTuple):
     """Index after the calls and their closing tags."""
 
 
-def read_payload(page: ParsedText, start: int) -> Payload | None:
+def read_payload(page: tags.ParsedText, start: int) -> Payload | None:
     """Parse the calls after an opening tag or fence; None if there are none.
 
     The notation is recognized by its beginning: Gemma's, Python's list, JSON, or else a name followed by its arguments.
@@ -239,7 +228,7 @@ def read_payload(page: ParsedText, start: int) -> Payload | None:
     return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))
 
 
-def payload_of(page: ParsedText, call: FamilyCall | None) -> Payload | None:
+def payload_of(page: tags.ParsedText, call: FamilyCall | None) -> Payload | None:
     """Convert a call of a model family to a payload, and skip its closing tags.
 
     None if there is none or it is damaged.
@@ -250,7 +239,7 @@ def payload_of(page: ParsedText, call: FamilyCall | None) -> Payload | None:
     return Payload([parsed], after_closing_tags(page, call.end))
 
 
-def read_function(page: ParsedText, name: str, start: int) -> Payload | None:
+def read_function(page: tags.ParsedText, name: str, start: int) -> Payload | None:
     """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call. A
     value that is no JSON is text; one that the text cuts off is recorded as unclosed.
 
@@ -264,8 +253,8 @@ def read_function(page: ParsedText, name: str, start: int) -> Payload | None:
     text, position = page.text, start
     arguments: dict[str, Any] = {}
     partial = False
-    while (parameter := PARAMETER.match(text, position)) is not None:
-        end = page.next(PARAMETER_END, parameter.end())
+    while (parameter := tags.PARAMETER.match(text, position)) is not None:
+        end = page.next(tags.PARAMETER_END, parameter.end())
         partial = end is None
         value = text[parameter.end() : end.start() if end else len(text)]
         if value.startswith("<![CDATA[") and value.endswith("]]>"):
@@ -288,13 +277,13 @@ def read_function(page: ParsedText, name: str, start: int) -> Payload | None:
     return Payload([ParsedCall(known_name(name, page.tools), arguments)], end_of_tags)
 
 
-def after_closing_tags(page: ParsedText, end: int) -> int:
+def after_closing_tags(page: tags.ParsedText, end: int) -> int:
     """Return the index after the closing tags at ``end``; ``end`` if there are none."""
-    closing = CLOSE.match(page.text, end)
+    closing = tags.CLOSE.match(page.text, end)
     return closing.end() if closing else end
 
 
-def _values(page: ParsedText, start: int, *, delegate: bool) -> Payload | None:
+def _values(page: tags.ParsedText, start: int, *, delegate: bool) -> Payload | None:
     """Parse consecutive JSON values as calls, separated by ``;`` (Llama) or line ends (MiniMax, Jamba). None if the
     first value is no call.
 
@@ -317,27 +306,27 @@ def _values(page: ParsedText, start: int, *, delegate: bool) -> Payload | None:
     return None if end == start else Payload(calls, end)
 
 
-def _pythonic_list(page: ParsedText, start: int) -> Payload | None:
+def _pythonic_list(page: tags.ParsedText, start: int) -> Payload | None:
     """Parse a list of calls in Python's notation; None if it is unclosed or damaged."""
     end = page.bracket_end(start)
     calls = None if end is None else pythonic_calls(page.text, start, end, page.work)
     return None if calls is None or end is None else Payload(calls, end)
 
 
-def _named(page: ParsedText, start: int) -> Payload | None:
+def _named(page: tags.ParsedText, start: int) -> Payload | None:
     """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none. None if they are not a
     call.
 
     Args:
         start: Index at which the name starts.
     """
-    kind = DEEPSEEK_TYPE.match(page.text, start)
-    if kind and (invoked := FUNCTION.match(page.text, kind.end())) is not None:
+    kind = tags.DEEPSEEK_TYPE.match(page.text, start)
+    if kind and (invoked := tags.FUNCTION.match(page.text, kind.end())) is not None:
         return read_function(page, invoked["function"] or invoked["invoke"], invoked.end())
     name = _NAME.match(page.text, kind.end() if kind else start)
     if name is None:
         return None
-    separator = SEPARATOR.match(page.text, name.end())
+    separator = tags.SEPARATOR.match(page.text, name.end())
     opening = _FENCE.match(page.text, separator.end() if separator else name.end())
     position = opening.end() if opening else name.end()
     call_id = separator["id"] if separator else None
@@ -359,7 +348,7 @@ def _named(page: ParsedText, start: int) -> Payload | None:
     return None
 
 
-def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int) -> Payload | None:
+def _with_arguments(page: tags.ParsedText, name: str, call_id: str | None, start: int) -> Payload | None:
     """Parse the object of arguments of a named call; None if it is damaged.
 
     Args:
@@ -374,7 +363,7 @@ def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int
     return Payload([ParsedCall(known_name(name, page.tools), arguments, call_id)], at.end)
 
 
-def _without_call(page: ParsedText, call: ParsedCall) -> ParsedCall:
+def _without_call(page: tags.ParsedText, call: ParsedCall) -> ParsedCall:
     """Return a call without the suffix `.call` in its name, which Llama 3.1 writes for its built-in tools; unchanged if
     a known tool has the whole name.
     """
@@ -384,7 +373,7 @@ def _without_call(page: ParsedText, call: ParsedCall) -> ParsedCall:
     return call._replace(name=call.name.removesuffix(".call"))
 
 
-def _pairs(page: ParsedText, start: int) -> tuple[dict[str, Any], int, bool]:
+def _pairs(page: tags.ParsedText, start: int) -> tuple[dict[str, Any], int, bool]:
     """Parse arguments that are written as pairs of tags for key and value (GLM, Hunyuan).
 
     Args:
@@ -396,8 +385,8 @@ def _pairs(page: ParsedText, start: int) -> tuple[dict[str, Any], int, bool]:
     """
     pairs: dict[str, Any] = {}
     position, partial = start, False
-    while (pair := ARGUMENT_PAIR.match(page.text, position)) is not None:
-        end = page.next(ARGUMENT_END, pair.end())
+    while (pair := tags.ARGUMENT_PAIR.match(page.text, position)) is not None:
+        end = page.next(tags.ARGUMENT_END, pair.end())
         partial = end is None
         pairs[pair["key"].strip()] = _typed(page.text[pair.end() : end.start() if end else len(page.text)])
         position = end.end() if end else len(page.text)

@@ -15,19 +15,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.storage.checkpoints.fenced_writes import At, Statement
 from graph_agent.storage.checkpoints.postgres_fence import PostgresRecorder
+from graph_agent.storage.checkpoints.pruning import tables
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
-from graph_agent.storage.checkpoints.pruning.tables import (
-    EXTENT,
-    WRITES_BY_CHANNEL,
-    Confirm,
-    Tables,
-    ThreadChangedError,
-    ThreadState,
-    by_namespace,
-    known_deltas,
-    no_check,
-    written_of,
-)
 
 _NAMES = {
     "{writes}": "checkpoint_writes",
@@ -59,7 +48,7 @@ _SIZE = (
 )
 
 
-class PostgresTables(Tables):
+class PostgresTables(tables.Tables):
     """The tables in one PostgreSQL database; the connections of `pool` are in autocommit mode.
 
     The methods raise `psycopg.Error` if the database cannot be used, and `psycopg_pool.PoolTimeout` without a
@@ -79,10 +68,11 @@ class PostgresTables(Tables):
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             cursor = connection.cursor(row_factory=tuple_row)
             rows, writes = [
-                await (await cursor.execute(_sql(sql), [thread_id])).fetchall() for sql in (_ROWS, WRITES_BY_CHANNEL)
+                await (await cursor.execute(_sql(sql), [thread_id])).fetchall()
+                for sql in (_ROWS, tables.WRITES_BY_CHANNEL)
             ]
-        written = written_of(writes)
-        return by_namespace(
+        written = tables.written_of(writes)
+        return tables.by_namespace(
             [
                 (
                     namespace,
@@ -92,7 +82,7 @@ class PostgresTables(Tables):
                         ts=ts or "",
                         metadata=metadata,
                         values=frozenset(values),
-                        deltas=known_deltas(metadata, is_agents=bool(is_agents)),
+                        deltas=tables.known_deltas(metadata, is_agents=bool(is_agents)),
                         size=size,
                         writes=written.get((namespace, id_), {}),
                     ),
@@ -110,7 +100,10 @@ class PostgresTables(Tables):
         return [tuple(bytes(each) if isinstance(each, memoryview) else each for each in row) for row in found]
 
     async def apply(
-        self, statements: Sequence[Statement], confirm: Confirm = no_check, expected: ThreadState | None = None
+        self,
+        statements: Sequence[Statement],
+        confirm: tables.Confirm = tables.no_check,
+        expected: tables.ThreadState | None = None,
     ) -> None:
         """Execute statements in one transaction, and call `confirm` before the commit; rolled back if anything fails.
 
@@ -123,9 +116,9 @@ class PostgresTables(Tables):
             connection.cursor(row_factory=tuple_row) as cursor,
         ):
             if expected is not None:
-                found = await (await cursor.execute(_sql(EXTENT), [expected.id])).fetchone()
+                found = await (await cursor.execute(_sql(tables.EXTENT), [expected.id])).fetchone()
                 if found != (expected.newest, expected.number):
-                    raise ThreadChangedError
+                    raise tables.ThreadChangedError
             for sql, rows in statements:
                 await cursor.executemany(_sql(sql), rows)
             # At the end: the lock that excludes runs belongs to another connection, which may break during the

@@ -17,21 +17,8 @@ from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base.sqlite_connection import LockWaitConnection, is_locked
 from graph_agent.storage.checkpoints.fenced_writes import At, Statement
+from graph_agent.storage.checkpoints.pruning import tables
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
-from graph_agent.storage.checkpoints.pruning.tables import (
-    EXTENT,
-    WRITES_BY_CHANNEL,
-    Confirm,
-    Tables,
-    ThreadChangedError,
-    ThreadState,
-    UnreadableCheckpointError,
-    Written,
-    by_namespace,
-    known_deltas,
-    no_check,
-    written_of,
-)
 from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder
 
 T = TypeVar("T")
@@ -59,7 +46,7 @@ _PAGES = 500
 """Pages freed per step; other processes cannot write for about 20 ms."""
 
 
-class SqliteTables(Tables):
+class SqliteTables(tables.Tables):
     """The tables in one SQLite file; each method opens a connection of its own and runs in a thread.
 
     The methods raise `DatabaseLockedError` if another process keeps the file locked, and `sqlite3.Error` if it cannot
@@ -80,8 +67,8 @@ class SqliteTables(Tables):
         def load(db: sqlite3.Connection) -> dict[str, Rows]:
             """Read the checkpoints and the sizes of their writes in one transaction."""
             with _transaction(db, "BEGIN"), paused_collection():
-                written = written_of(db.execute(_sql(WRITES_BY_CHANNEL), (thread_id,)).fetchall())
-                return by_namespace([_row(stored, written) for stored in db.execute(_ROWS, (thread_id,))])
+                written = tables.written_of(db.execute(_sql(tables.WRITES_BY_CHANNEL), (thread_id,)).fetchall())
+                return tables.by_namespace([_row(stored, written) for stored in db.execute(_ROWS, (thread_id,))])
 
         return await self._in_thread(load)
 
@@ -93,7 +80,10 @@ class SqliteTables(Tables):
         return await self._in_thread(lambda db: db.execute(_sql(sql), given).fetchall())
 
     async def apply(
-        self, statements: Sequence[Statement], confirm: Confirm = no_check, expected: ThreadState | None = None
+        self,
+        statements: Sequence[Statement],
+        confirm: tables.Confirm = tables.no_check,
+        expected: tables.ThreadState | None = None,
     ) -> None:
         """Call `confirm`, then execute statements in one transaction, which is rolled back if anything fails.
 
@@ -108,9 +98,9 @@ class SqliteTables(Tables):
             """
             with _transaction(db):
                 if expected is not None:
-                    found = db.execute(EXTENT, (expected.id,)).fetchone()
+                    found = db.execute(tables.EXTENT, (expected.id,)).fetchone()
                     if found != (expected.newest, expected.number):
-                        raise ThreadChangedError
+                        raise tables.ThreadChangedError
                 for sql, rows in statements:
                     db.executemany(_sql(sql), rows)
 
@@ -172,7 +162,7 @@ def _sql(sql: str) -> str:
     return sql
 
 
-def _row(stored: tuple[Any, ...], written: Written) -> tuple[str, Row]:
+def _row(stored: tuple[Any, ...], written: tables.Written) -> tuple[str, Row]:
     """Return the namespace and the checkpoint of a row of `_ROWS`; `written` are the sizes of all writes of the thread.
 
     Raises `UnreadableCheckpointError` if the checkpoint is not stored as msgpack, is damaged, or is of a newer version.
@@ -186,7 +176,7 @@ def _row(stored: tuple[Any, ...], written: Written) -> tuple[str, Row]:
         ts=checkpoint.get("ts") or "",
         metadata=known,
         values=frozenset(checkpoint.get("channel_values") or ()),
-        deltas=known_deltas(known, is_agents="loop" in (checkpoint.get("channel_versions") or ())),
+        deltas=tables.known_deltas(known, is_agents="loop" in (checkpoint.get("channel_versions") or ())),
         size=len(blob) + len(metadata or b""),
         writes=written.get((namespace, id_), {}),
     )
@@ -198,11 +188,13 @@ def _unpack(kind: str, blob: bytes) -> Any:
     Raises `UnreadableCheckpointError` if it is not msgpack, or damaged.
     """
     if kind != "msgpack":
-        raise UnreadableCheckpointError(f"its checkpoints are stored as {kind!r}, and only 'msgpack' can be pruned")
+        raise tables.UnreadableCheckpointError(
+            f"its checkpoints are stored as {kind!r}, and only 'msgpack' can be pruned"
+        )
     try:
         return ormsgpack.unpackb(blob, ext_hook=lambda code, data: None, option=ormsgpack.OPT_NON_STR_KEYS)
     except ValueError as error:
-        raise UnreadableCheckpointError(f"one of its checkpoints is damaged: {error}") from error
+        raise tables.UnreadableCheckpointError(f"one of its checkpoints is damaged: {error}") from error
 
 
 def _reclaim(db: sqlite3.Connection, *, idle: bool) -> None:
