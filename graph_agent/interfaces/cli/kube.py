@@ -38,7 +38,7 @@ def kube(
             """Write a part that occurs twice in full."""
             return True
 
-        def represent_str(self, text: str) -> yaml.Node:
+        def represent_str(self, text: str) -> yaml.ScalarNode:
             """Write a text of several lines as a block."""
             return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 

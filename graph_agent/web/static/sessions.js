@@ -79,7 +79,7 @@ export class SessionList extends Still {
   forkMark(one) {
     if (!isFork(one)) return "";
     const origin = one.forked_from || one.id.split("-fork-")[0];
-    return html` · <span title=${`A copy of ${this.titleOf(origin) || origin}`}>fork</span>`;
+    return html` <span title=${`A copy of ${this.titleOf(origin) || origin}`}>· fork</span>`;
   }
 
   /** List again soon, once for several changes. */
@@ -156,7 +156,7 @@ export class SessionList extends Still {
       ${this.filters(state)}
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null} onClick=${pick}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><${Status} ...${one} />${this.forkMark(one)}${factsOf(one).map((fact) => html` · <span>${fact}</span>`)}</small>
+        <small><${Status} ...${one} />${this.forkMark(one)}${factsOf(one).map((fact) => html` <span>· ${fact}</span>`)}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search || Object.values(filters).some(Boolean) ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
