@@ -79,6 +79,17 @@ async def test_a_fact_that_the_user_stated_is_of_the_memory(way: str) -> None:
     assert (found, tainted) == ({"kind": "memory", "how": "prose", **of_search}, [])
 
 
+async def test_a_reference_to_an_untrusted_fact_is_untrusted() -> None:
+    search = {"id": "s", "tool": "search_memory", "args": {"query": "rent"}}
+    pay = {"id": "p", "tool": "pay", "args": {"to": "${s[0].value.content}"}}
+    async with open_memory("memory:", recall=0) as memory:
+        await kept_from_mail(memory)
+        agent = agent_of(memory, json.dumps({"status": "done", "tools": [search, pay]}), tool_calling="wave")
+        result = await agent.session("later").run("Pay the rent.", context=ALICE)
+
+    assert [asked.value["tainted"] for asked in result.interrupts] == [[["to"]]]
+
+
 async def test_what_the_user_wrote_of_a_mixed_fact_is_trusted_and_the_fact_as_a_whole_is_not() -> None:
     async with open_memory("memory:") as memory:
         await kept_from_mail(memory)
