@@ -146,18 +146,15 @@ class PlanningOverlap:
             send = partial(predictions_of(run_of(self._config)).first, exchange, request, send)
         learned = _learned_calls_of(request, self._config)
         proposing = asyncio.ensure_future(self._begin_likely(learned))
-        agent = request.agent
-        past, counting = agent.past_inputs, None
-        if past is not None:
-            saver, names = checkpointer_of(self._config), agent.toolbox.names
-            counting = past.begin(agent.calls_that_followed, saver, learned.where, names)
+        agent, saver = request.agent, checkpointer_of(self._config)
+        past, names = agent.past_inputs, agent.toolbox.names
+        assert past is not None  # as `predict` is a setting of the agent alone
         try:
-            planned = await self._planned(send())
+            async with past.counted_during(agent.calls_that_followed, saver, learned.where, names):
+                planned = await self._planned(send())
         finally:
-            if past is not None and counting is not None:
-                past.pause()
-            # Not cancelled: what they read and count is of use for later plans.
-            await asyncio.wait([proposing, *([counting] if counting is not None else ())])
+            # Not cancelled: what it reads and counts is of use for later plans.
+            await asyncio.wait([proposing])
         proposing.result()
         if not planned.calls:
             await learned.end(request.loop["step"])

@@ -6,7 +6,8 @@ Sessions are read while plans are asked for, so that they delay no input by more
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -59,17 +60,18 @@ class PastInputs:
         self._is_counted = False
         """Whether all have been counted, or cannot be read."""
 
-    def begin(
+    @asynccontextmanager
+    async def counted_during(
         self,
         table: CallTable,
         saver: BaseCheckpointSaver[Any] | None,
         where: tuple[BaseStore | None, str],
         tools: Collection[str],
-    ) -> asyncio.Future[None] | None:
-        """Begin to count the inputs, and return a future that is done when all are counted, or after `pause`. A failure
-        ends the counting for good and is logged.
+    ) -> AsyncIterator[None]:
+        """Count the inputs while the `with` block runs, and finish the session that is being read at its end; a later
+        block goes on with the next one. A failure ends the counting for good and is logged.
 
-        None if all are counted, or another run counts them.
+        Does nothing if all are counted, or another run counts them.
 
         Args:
             table: The table of the agent.
@@ -78,13 +80,16 @@ class PastInputs:
             tools: Names of the agent's tools; sessions of agents with others are not counted.
         """
         if self._is_counted or self._is_read:
-            return None
+            yield
+            return
         self._is_read, self._is_paused = True, False
-        return asyncio.ensure_future(self._count(table, saver, where, {*tools}))
-
-    def pause(self) -> None:
-        """Stop after the session that is being read; `begin` goes on with the next one."""
-        self._is_paused = True
+        counting = asyncio.ensure_future(self._count(table, saver, where, {*tools}))
+        try:
+            yield
+        finally:
+            self._is_paused = True
+            # Not cancelled: what it has read is of use for later plans.
+            await asyncio.wait([counting])
 
     async def _count(
         self,
