@@ -160,9 +160,9 @@ class StreamParts:
             return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
         return self._of_chunk(mode, payload)
 
-    def unread(self) -> Iterator[ServedPart]:
+    def unread(self) -> Iterable[ServedPart]:
         """Yield the parts of reply text that `take` has not returned."""
-        return self._of_replies(self._replies.take() if self._replies is not None else ())
+        return self._of_replies(self._replies.take()) if self._replies is not None else ()
 
     def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[ServedPart]:
         """Yield the parts of pieces of text and reasoning."""

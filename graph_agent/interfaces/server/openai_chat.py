@@ -223,6 +223,7 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
     system = [_text(message) for message in history if message.role in _SYSTEM_ROLES]
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     answer_format = body.response_format
+    schema = answer_format.json_schema.schema_ if answer_format and answer_format.json_schema else None
     has_tools = bool(body.tools or body.tool_choice)
     options: dict[str, Any] = {
         "temperature": body.temperature,
@@ -231,7 +232,8 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
         "max_output_tokens": body.max_completion_tokens or body.max_tokens,
         "stop": tuple(stop) if stop else None,
         "reasoning_effort": body.reasoning_effort,
-        "response_schema": _answer_schema(answer_format) if answer_format else None,
+        "response_schema": answer_format
+        and schemas.answer_schema(answer_format.type, schema, "response_format", "json_schema"),
         "client_tool_choice": _choice(body) if has_tools else None,
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
@@ -248,12 +250,6 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
         stream=bool(body.stream),
         shows_reasoning=bool(body.include_reasoning),
     )
-
-
-def _answer_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
-    """Return the JSON schema of the answer that a request wants; None for text. Raises `InvalidRequestError`."""
-    schema = wanted.json_schema.schema_ if wanted.json_schema else None
-    return schemas.answer_schema(wanted.type, schema, "response_format", "json_schema")
 
 
 def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:

@@ -110,9 +110,7 @@ class Services:
         more tools than the settings allow.
         """
         settings = self.chat.runs.host.settings
-        found = sum(
-            1 + count_parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages
-        )
+        found = sum(1 + count_parts(each.content) + len(getattr(each, "tool_calls", None) or ()) for each in messages)
         for name, counted, amount, most in (
             ("messages", "messages, content parts and calls", found, settings.max_messages),
             ("tools", "tools", len(tools or ()), settings.max_tools),

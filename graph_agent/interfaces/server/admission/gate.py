@@ -279,17 +279,16 @@ class Gate:
             started = True
             await send(message)
 
-        # With keys, a foreign page cannot send one that it does not know.
-        if not self._keys:
-            try:
-                self._origins.check(HTTPConnection(scope), path)
-            except ProblemError as foreign:
-                await refusal(path, foreign)(scope, receive, send_and_mark)
-                return
-        caller = caller_of(HTTPConnection(scope), self._keys)
-        if caller is None and path not in OPEN_PATHS:
-            problem = ProblemError("key", _UNKNOWN_KEY if key_in(HTTPConnection(scope)) else _NO_KEY)
-            await refusal(path, problem)(scope, receive, send_and_mark)
+        connection = HTTPConnection(scope)
+        try:
+            # With keys, a foreign page cannot send one that it does not know.
+            if not self._keys:
+                self._origins.check(connection, path)
+            caller = caller_of(connection, self._keys)
+            if caller is None and path not in OPEN_PATHS:
+                raise ProblemError("key", _UNKNOWN_KEY if key_in(connection) else _NO_KEY)
+        except ProblemError as refused:
+            await refusal(path, refused)(scope, receive, send_and_mark)
             return
         scope.setdefault("state", {})["caller"] = caller or Caller("")
         if scope.get("method") == "HEAD" and path != MCP_PATH:

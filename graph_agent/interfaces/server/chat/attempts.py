@@ -23,6 +23,7 @@ from langgraph.types import StateSnapshot
 from starlette.requests import Request
 
 from graph_agent.base._internal.polling import polling
+from graph_agent.base._internal.signals import Drainable
 from graph_agent.base.errors import SessionBusyError
 from graph_agent.base.input_ids import InputId, digest_of, input_id_in
 from graph_agent.interfaces.server.admission.body import run_in_thread
@@ -186,7 +187,7 @@ class Attempt:
         """Key of the record in the store: the name of the caller's API key, a colon, and the digest of the request."""
         return f"{self.caller.name}:{self.mark.digest}"
 
-    async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
+    async def begin(self, check: Callable[[], Awaitable[None]], runs: Drainable) -> None:
         """Wait until no equal request runs, then exclude other equal requests until `aclose`, and read the record of an
         earlier attempt.
 
@@ -195,12 +196,12 @@ class Attempt:
 
         Args:
             check: Awaited after the wait; may raise to end the attempt.
-            is_draining: Returns whether the server is stopping; then `ProblemError` is raised during the wait.
+            runs: The runs of this process. If the server is stopping, `ProblemError` is raised during the wait.
         """
 
         def refuse_if_draining() -> None:
             """Raise `ProblemError` if the server is stopping."""
-            if is_draining():
+            if runs.draining:
                 raise stopping()
 
         claim = self.host.claim(_claim_of(self._key), refuse_if_draining)
@@ -258,25 +259,24 @@ class Attempt:
 
 async def attempt_of(
     host: Host,
+    runs: Drainable,
     caller: Caller,
     http_request: Request,
     messages: list[AnyMessage],
     parsed: Sequence[Any],
-    *,
-    is_draining: Callable[[], bool],
 ) -> tuple[Attempt, list[AnyMessage]]:
     """Wait until no equal request of the caller runs; return the new attempt, and the messages.
 
-    If the client names its turn, the text of the answer that it has received so far is removed from the end of the
-    messages.
+    An attempt is one of several equal requests by which a client repeats a request without a key. If the client names
+    its turn, the text of the answer that it has received so far is removed from the end of the messages.
 
     Args:
         host: The open agent.
+        runs: The runs of this process, which report whether the server is stopping.
         caller: The owner of the API key.
         http_request: The request; its credentials are a part of what must be equal.
         messages: The parsed messages.
         parsed: Further parsed content by which requests differ.
-        is_draining: Returns whether the server is stopping.
 
     Raises:
         ProblemError: The client has left during the wait, the server is stopping, or a credential header occurs twice.
@@ -293,7 +293,7 @@ async def attempt_of(
         if await http_request.is_disconnected():
             raise stopping()  # never delivered
 
-    await attempt.begin(refuse_if_gone, is_draining)
+    await attempt.begin(refuse_if_gone, runs)
     return attempt, sent
 
 

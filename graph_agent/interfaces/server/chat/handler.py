@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast
 
 import anyio
-from langchain_core.messages import AnyMessage
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -444,22 +443,9 @@ class ChatHandler:
                 return spec, None
             request = replace(request, session_id=None)  # answered from its own history
         content = (request.instructions, request.decisions)
-        attempt, messages = await self.begin_attempt(http_request, caller, request.messages, content)
+        attempt, messages = await attempt_of(host, self.runs, caller, http_request, request.messages, content)
         stack.push_async_callback(attempt.aclose)
         return await attempt.resolve(replace(request, messages=messages)), attempt
-
-    async def begin_attempt(
-        self, http_request: Request, caller: Caller, messages: list[AnyMessage], content: Sequence[Any]
-    ) -> tuple[Attempt, list[AnyMessage]]:
-        """Wait until no equal request of the caller runs; return the attempt of this request, and its messages.
-
-        An attempt is one of several equal requests by which a client repeats a request without a key. Text that the
-        client has received of the answer is removed from the end of the messages. `content` is further content by which
-        requests differ. Raises `ProblemError` if the client leaves during the wait, or the server is stopping.
-        """
-        return await attempt_of(
-            self.runs.host, caller, http_request, messages, content, is_draining=lambda: self.runs.draining
-        )
 
     async def _answer_whole(
         self,

@@ -93,7 +93,9 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
     if interrupts:
         calls = spec.client_calls(interrupts)
         approvals = waiting_approvals(interrupts, spec.token or spec.call_token)
-        question = "" if calls else interrupts_question(interrupts, spec.question_token, spec.refused)
+        # Without a marker, the session identifies the thread.
+        token = spec.token or (spec.call_token if spec.marks_questions else None)
+        question = "" if calls else interrupts_question(interrupts, token, spec.refused)
     reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     answered, begun = found.newest("agent_response"), ""
     answer = text_of(answered.get("content", ""))
@@ -187,7 +189,7 @@ def text_of_event(spec: RunSpec, event: StoredEvent) -> str:
     answer; empty for other events, and in a run whose answer is structured.
     """
     deps = getattr(spec.graph.builder, "deps", None)
-    if spec.is_structured or deps is None:
+    if deps is None or spec.is_structured:
         return ""
     if event["type"] == "plan":
         shows = event["calls"] and "planner" not in event and deps.streams_while_planning(deps.config)

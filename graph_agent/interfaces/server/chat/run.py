@@ -244,10 +244,8 @@ class ServerRun:
         cancelled. Another run that holds the session is not affected.
         """
         self._drop_parts()
-        if not self.ended and self.spec.session_id is not None:
-            self.spec.scope.abort()
-        elif not self.ended:
-            self._task.cancel()
+        if not self.ended:
+            self.spec.scope.abort() if self.spec.session_id is not None else self._task.cancel()
         await asyncio.wait([self._task])
 
     def _drop_parts(self) -> None:

@@ -107,13 +107,6 @@ class RunSpec:
         return {"configurable": {"thread_id": self.thread}}
 
     @property
-    def question_token(self) -> str | None:
-        """The token in the marker of a question for approval; None for no marker, because the session identifies the
-        thread.
-        """
-        return self.token or (self.call_token if self.marks_questions else None)
-
-    @property
     def is_structured(self) -> bool:
         """Whether the answer must match a schema, of the request or of the agent."""
         builder = self.graph.builder

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.interfaces.server.admission.gate import admitted_caller
-from graph_agent.interfaces.server.chat.attempts import Attempt
+from graph_agent.interfaces.server.chat.attempts import Attempt, attempt_of
 from graph_agent.interfaces.server.chat.handler import REPLAYED
 from graph_agent.interfaces.server.chat.run_spec import token_of_key, with_key
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
@@ -131,7 +131,9 @@ class ResponsesEndpoint:
         attempt: Attempt | None = None
         if key is None and body.is_stored and named is None and host.may_write:
             parsed = (content.instructions, content.decisions)
-            attempt, messages = await server.chat.begin_attempt(self.endpoint.request, caller, content.messages, parsed)
+            attempt, messages = await attempt_of(
+                host, server.chat.runs, caller, self.endpoint.request, content.messages, parsed
+            )
             claims.push_async_callback(attempt.aclose)
             content = replace(content, messages=messages)
             if attempt.token is not None and (answer := await self._unsent(body, records, attempt)) is not None:
