@@ -38,9 +38,9 @@ ESTIMATED = "graph_agent_usage_estimated"
 
 
 def add_usage(left: Usage | None, right: Usage | None) -> Usage:
-    """Return the field-wise sum of two usages; only `right` if it has `fresh`.
+    """Return the field-wise sum of two usages, where None counts as no usage; only `right` if it has `fresh`.
 
-    The reducer of the state field `usage`.
+    The sum has a `cost` if one of them has it. The reducer of the state field `usage`.
     """
     left, right = left or NO_USAGE, right or NO_USAGE
     if "fresh" in right:

@@ -69,7 +69,7 @@ class ExpectedCall(_Part):
     @field_validator("arguments")
     @classmethod
     def _check_arguments(cls, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Raise `ValueError` for an invalid matcher in the arguments."""
+        """Return the arguments, or None, unchanged; raise `ValueError` for an invalid matcher in them."""
         check_matchers(arguments)
         return arguments
 
@@ -142,7 +142,7 @@ class ExpectedAnswer(_Part):
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, pattern: str | None) -> str | None:
-        """Raise `ValueError` if the pattern is invalid, too large, or has the flag x.
+        """Return the pattern, or None, unchanged; raise `ValueError` if it is invalid, too large, or has the flag x.
 
         Nesting that is too deep raises `RecursionError`, a repeat count that is too large `OverflowError`. The pattern
         is not compiled.
@@ -154,7 +154,7 @@ class ExpectedAnswer(_Part):
     @field_validator("json_schema")
     @classmethod
     def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the JSON schema unchanged; raise `ValueError` if it is invalid."""
+        """Return the JSON schema, or None, unchanged; raise `ValueError` if it is invalid."""
         if schema is not None:
             try:
                 SchemaCheck(schema, "json_schema")

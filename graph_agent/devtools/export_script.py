@@ -51,7 +51,9 @@ class Code:
 
     @classmethod
     def call(cls, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Self:
-        """Return a call of the function `name`."""
+        """Return a call of the function `name` with positional `arguments` and keyword `options`; None for no
+        options.
+        """
         return cls(name, tuple(arguments), options or {})
 
     @classmethod
@@ -335,7 +337,10 @@ class ScriptWriter:
                 yield self._call("result", [*given, *returned], {**fields, **_at(item)})
 
     def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Code:
-        """Return a call of a function of `graph_agent.testing`, and note that it must be imported."""
+        """Return a call of a function of `graph_agent.testing`, and note that it must be imported.
+
+        `arguments` are positional, `options` keyword arguments; None for no options.
+        """
         self.names.add(name)
         return Code.call(name, arguments, options or {})
 
@@ -361,7 +366,10 @@ def _outcome(found: RecordedResult) -> dict[str, Any]:
 
 
 def _tokens(usage: Tokens | None) -> Any:
-    """Return tokens as a pair if there are only counts of the request and the reply, which add up; else unchanged."""
+    """Return tokens as a pair if there are only counts of the request and the reply, which add up.
+
+    Else, and for None, they are returned unchanged.
+    """
     if not isinstance(usage, Mapping):
         return usage
     given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)

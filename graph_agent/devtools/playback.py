@@ -170,10 +170,11 @@ class Playback:
         *,
         resumes: bool,
     ) -> Sequence[Interrupt]:
-        """Run or resume the input, and answer its interrupts with `decide`, until it ends or waits for a person.
+        """Run the input, or with `resumes` resume the session, and answer interrupts with `decide`, until it ends or
+        waits.
 
-        Returns the open interrupts; empty if it has ended, failed, or `on_event` has ended it. The results of the
-        script are available again.
+        Returns the open interrupts, which wait for a person; empty if the input has ended, failed, or `on_event` has
+        ended it. With `on_event` None, the run is not streamed. The results of the script are available again.
         """
         self._calls, self.step, self._began = RecordedCalls(self._script.results), self._first, time.monotonic()
         self._ended_by = None

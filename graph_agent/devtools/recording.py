@@ -333,7 +333,12 @@ class _InputReader:
         """The calls of approvals as the model planned them; the history has the edited ones."""
 
     def read(self, number: int, input_id: str | None) -> RecordedInput:
-        """Return the input with its number in the session and the id that the caller gave it, if any. Call it once."""
+        """Return the input with its number in the session and the id that the caller gave it, None for no id.
+
+        Call it once.
+
+        Answer and stop reason are empty and None while the input has not ended. `gaps` receives what is not stored.
+        """
         tracked = self._calls()
         steps: dict[int, list[StoredEvent]] = {}
         for entry in self._events:
@@ -449,7 +454,8 @@ class _InputReader:
     def _stored(self, entry: StoredEvent, record: ModelCallRecord, message: AIMessage | None) -> RecordedReply:
         """Return the reply that became a plan or an answer.
 
-        Its usage, finish reason and content come from `message`, if it is stored, else from the request and the event.
+        Its usage, finish reason and content come from `message`, or if that is None, because it is not stored, from the
+        request (`record`) and the event (`entry`).
         """
         usage = (message.usage_metadata if message is not None else None) or _usage_in(record)
         finish = str(message.response_metadata.get("finish_reason", "")) if message is not None else ""

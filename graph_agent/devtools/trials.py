@@ -138,7 +138,7 @@ def _session_id(case: Case, agent: str, number: int) -> str:
 def _digest_of(spec: AgentSpec, today: date | None) -> str:
     """Return a digest of an agent file, and of the files in its folder that it names, such as prompts and modules.
 
-    The scripted replies in the environment and the date `today` are part of it.
+    The scripted replies in the environment and the date `today`, None for the real one, are part of it.
     """
     digest = hashlib.sha256(spec.model_dump_json().encode())
     digest.update(f"{today}{os.environ.get(MOCK_VARIABLE, '')}".encode())
@@ -332,7 +332,10 @@ class Runner:
         return {"caller": trial.session_id} if has_memory else {}
 
     def _judge_of(self, trial: Trial) -> Callable[[Judge, RunResult], Any]:
-        """Return the function that asks a judge for the score of a trial's answer."""
+        """Return the function that asks a judge for the score of a trial's answer.
+
+        The function raises `InputError` if the judge gives no score, and `RunFailedError` if its model fails.
+        """
 
         async def ask(judge: Judge, last: RunResult) -> Score:
             """Ask a judge for the score of an answer, in a session of its own.

@@ -161,7 +161,8 @@ async def _events_after(
 ) -> Sequence[StoredEvent]:
     """Return the events of a session after the event with the index `seq`; empty if there is no such session.
 
-    Events that no superstep has stored yet are included.
+    Events that no superstep has stored yet are included. `store` is the Store of the agent, None for the one in the
+    checkpointer's database.
     """
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     if newest is None:

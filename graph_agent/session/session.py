@@ -315,8 +315,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """Run the queued follow-ups one after the other, as `run` does after its own input.
 
         Args:
-            context: Overrides and credentials for these runs.
-            control: Lets the runs be stopped at their next boundary.
+            context: Overrides and credentials for these runs; None to set none.
+            control: Lets the runs be stopped at their next boundary; None if nothing stops them.
 
         Returns:
             Their results, in order; empty if none is queued, the session is running, or its newest input was not

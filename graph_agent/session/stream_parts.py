@@ -273,7 +273,8 @@ class StreamParts:
         """Yield the parts of new events whose index in the history is final.
 
         For a result that must wait for its index, because a call before it has not ended, yields at once the state of
-        its call.
+        its call. `message_id` is the id of the message that planned the calls, and `is_early` whether the events are
+        reported before their superstep ends.
         """
         placed = self._order.add(events) if self._in_order else self._order.number(events)
         for event in events if self._in_order else ():

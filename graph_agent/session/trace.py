@@ -573,7 +573,7 @@ def _facts(root: Span) -> str:
 
 
 def _duration(duration_s: float | None) -> str:
-    """Return a duration such as `420 ms` or `1.3 s`; empty if it is unknown."""
+    """Return a duration such as `420 ms` or `1.3 s`; empty if it is unknown (None)."""
     if duration_s is None:
         return ""
     return f"{duration_s * 1000:.0f} ms" if duration_s < 1 else f"{duration_s:,.1f} s"

@@ -120,7 +120,7 @@ def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) ->
 
 
 def inherits_durability(configurable: Mapping[str, Any], durability: str | None = None) -> bool:
-    """Whether a nested run takes over the durability of the surrounding run, because it names none or the same."""
+    """Whether a nested run takes over the durability of the surrounding run, because its own is None or the same."""
     return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
 
 

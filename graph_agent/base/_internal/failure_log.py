@@ -183,7 +183,9 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and each exception that caused it or that was being handled, the newest first."""
+    """Yield an exception and each exception that caused it or that was being handled, the newest first; nothing for
+    None.
+    """
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

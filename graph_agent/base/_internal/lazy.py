@@ -19,7 +19,7 @@ def lazy_names(
         package: Name of the package.
         homes: Module → the names to import from it, separated by spaces.
         extra: If the modules need an optional dependency: the feature, as the subject of a sentence, and the extra. A
-            failed import then raises the error of `missing_extra`.
+            failed import then raises the error of `missing_extra`. None if they need none.
     """
     module_of = {name: module for module, names in homes.items() for name in names.split()}
 

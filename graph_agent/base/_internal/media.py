@@ -35,7 +35,7 @@ TOKENS_OF_MEDIUM = 1_600
 def estimated_tokens(messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
     """Estimate the tokens of messages and tools: about four characters a token, and a fixed number for each medium.
 
-    `tools` are the tools offered with the messages, if any.
+    `tools` are the tools that are offered with the messages; None if there are none.
     """
     texts = [_without_data(message) if isinstance(message.content, list) else message for message in messages]
     others = sum(len(whole.content) - len(text.content) for whole, text in zip(messages, texts, strict=True))

@@ -387,7 +387,9 @@ StartedTask: TypeAlias = asyncio.Task[T | _Exit]
 
 
 async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None = None) -> T | _Exit:
-    """Await work and return its result, or its `SystemExit` as `_Exit`; then mark the future `ended` as done."""
+    """Await work and return its result, or its `SystemExit` as `_Exit`; then mark the future `ended`, if not None, as
+    done.
+    """
     try:
         return await work
     except SystemExit as error:

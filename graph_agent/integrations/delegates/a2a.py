@@ -227,10 +227,10 @@ class RemoteAgent:
     ) -> DelegationResult:
         """Open a connection, follow a task with `follow`, and return its result.
 
-        A task in the background that runs on gives the result that announces it. Failures and timeouts are error
-        results, which state that the task may have had an effect if it may have begun; after a failure, the card is
-        read again. A task that requires authentication is cancelled. After a cancellation, the remote task is
-        cancelled, its usage recorded, and the cancellation raised.
+        A task in the background that runs on gives the result that announces it. Failures, which are logged, and
+        timeouts are error results, which state that the task may have had an effect if it may have begun; after a
+        failure, the card is read again. A task that requires authentication is cancelled. After a cancellation, the
+        remote task is cancelled, its usage recorded, and the cancellation raised.
 
         Args:
             delegation: The delegation.

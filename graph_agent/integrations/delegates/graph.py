@@ -125,7 +125,7 @@ class UsageCounter(AsyncCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Record that a call has begun."""
+        """Record that a call has begun, with its messages and the model's name in `metadata`, if there is one."""
         self._open[run_id] = _OpenCall(messages[0], str((metadata or {}).get("ls_model_name") or ""))
 
     async def on_llm_new_token(
@@ -136,7 +136,10 @@ class UsageCounter(AsyncCallbackHandler):
         run_id: UUID,
         **_: Any,
     ) -> None:
-        """Add the text and the usage in a token to its call; tokens of unknown calls are ignored."""
+        """Add the text and the usage in the `chunk` of a token to its call.
+
+        Ignored without a chunk of a chat model, and for a call whose begin was not recorded.
+        """
         call = self._open.get(run_id)
         if call is None or not isinstance(chunk, ChatGenerationChunk):
             return

@@ -264,7 +264,7 @@ def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
 
 
 def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
-    """Return the connections with the given authentication, unless they have their own.
+    """Return the connections with the given authentication, unless they have their own; None changes nothing.
 
     One `httpx.Auth` applies to all servers over HTTP; a mapping names the servers. Raises `ConfigError` for any other
     type, and for a name that is not a server over HTTP.

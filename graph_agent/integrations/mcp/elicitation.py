@@ -212,8 +212,9 @@ async def _call(
 ) -> types.CallToolResult:
     """Call a tool; if the server refuses until the user has opened an address, ask the user and call again.
 
-    Raises `ToolException` if the user does not open it, and `UrlsRequiredError` if the server refuses more than
-    `_MAX_REFUSALS` times, or names no address.
+    `suspended` is the call, by which the server's questions and addresses reach the user. Raises `ToolException` if the
+    user does not open an address, `UrlsRequiredError` if the server refuses more than `_MAX_REFUSALS` times or names no
+    address, and the errors of `McpServer.call`.
     """
     refusals = 0
     while True:

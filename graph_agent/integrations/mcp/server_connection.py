@@ -224,7 +224,8 @@ class ServerConnection:
         Never raises.
 
         A failure before the session is open is stored in `failure`, with the end of the server's standard error; a
-        later one ends the session. Tasks for notifications and for listing tools are cancelled at the end.
+        later one ends the session. Both, and a cancellation, are logged at DEBUG. Tasks for notifications and for
+        listing tools are cancelled at the end.
         """
         watch = HttpWatch(self._on_loss, self._on_server_request)
         try:
@@ -299,7 +300,7 @@ class ServerConnection:
             raise
 
     def _notify_cancelled(self, session: McpSession, call: CallerRequests) -> None:
-        """Notify the server, in a task, that a caller's newest request was cancelled.
+        """Notify the server, in a task, that a caller's newest request was cancelled; a failure is logged at DEBUG.
 
         Does nothing if the request was not sent, is lost, or the session has ended.
         """

@@ -254,7 +254,8 @@ class WatchedClient:
     async def _end_session(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
         """Send the request that ends a session, and return the response.
 
-        After a failure, or without an answer for `_END_SESSION_S` seconds, returns an empty response of the status 204.
+        After a failure, which is logged at DEBUG, or without an answer for `_END_SESSION_S` seconds, returns an empty
+        response of the status 204.
         """
         # Best effort: an unreachable server must not delay or fail the exit.
         try:

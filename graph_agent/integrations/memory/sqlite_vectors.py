@@ -36,7 +36,7 @@ class PlainVectorConnection(LockWaitConnection):
         """Do nothing: there is nothing to permit."""
 
     def load_extension(self, name: str, /, *, entrypoint: str | None = None) -> None:
-        """Register the function in place of the extension."""
+        """Register the function in place of the extension, and log this at INFO; the arguments are not used."""
         logger.info("This Python's SQLite cannot load sqlite-vec; distances of vectors are computed in Python.")
         self.create_function("vec_distance_cosine", 2, cosine_distance, deterministic=True)
 

@@ -323,8 +323,8 @@ def new(
 def create(name: str, folder: Path, template: Template | None = None) -> Path:
     """Write the files of a new agent to the folder `folder / name`, which must not exist, and return that folder.
 
-    Missing parents of the folder are created. A file of `template` replaces the base file of the same path.
-    Placeholders such as `{{name}}` are replaced. If a write fails, the files before it remain.
+    Missing parents of the folder are created. A file of `template`, unless it is None, replaces the base file of the
+    same path. Placeholders such as `{{name}}` are replaced. If a write fails, the files before it remain.
 
     Raises:
         InputError: The name does not begin with a letter, is longer than 64 characters, or has others than letters,

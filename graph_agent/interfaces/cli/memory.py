@@ -100,20 +100,25 @@ async def _opened(config: Path, db: str | None, *, asks_embeddings: bool = True)
 
 
 async def _list(config: Path, db: str | None, user: str, search: str, limit: int) -> list[Fact]:
-    """Return up to `limit` facts of a user: the newest ones, or those that fit the text `search` if it is not empty."""
+    """Return up to `limit` facts of a user: the newest ones, or those that fit the text `search` if it is not empty.
+
+    `config` is the path of the agent file, and `db` another database than the file's, or None.
+    """
     # Without a search, no vector is needed, so a list needs no key of the embedding model.
     async with _opened(config, db, asks_embeddings=bool(search)) as opened:
         return await opened.facts(user, search, limit=limit)
 
 
 async def _edit(config: Path, db: str | None, user: str, id_: str, text: str) -> None:
-    """Replace the text of a fact of a user."""
+    """Replace the text of a fact of a user; `db` is another database than the agent file's, or None."""
     async with _opened(config, db) as opened:
         await opened.edit(user, id_, text)
 
 
 async def _forget(config: Path, db: str | None, user: str, ids: list[str]) -> None:
-    """Delete facts of a user by their ids, one after the other."""
+    """Delete facts of a user by their ids, one after the other; `db` is another database than the agent file's, or
+    None.
+    """
     async with _opened(config, db, asks_embeddings=False) as opened:
         for id_ in ids:
             await opened.forget(user, id_)

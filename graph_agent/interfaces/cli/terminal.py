@@ -59,7 +59,9 @@ class Terminal:
             log_stream.set_unfinished(not (shown + end).endswith("\n"))
 
     def line(self, text: str, *, style: str | None = None) -> None:
-        """Print a text as exactly one line. Line feeds and tabs in it become escapes, too."""
+        """Print a text as exactly one line, in which line feeds and tabs become escapes, too; `style` is as for
+        `print`.
+        """
         self.print(printable(text), style=style)
 
     def table(

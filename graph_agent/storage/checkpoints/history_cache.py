@@ -110,9 +110,11 @@ class _Channel:
         return sum(map(len, (*(self.copy or ()), *self.writes)))
 
     def lend(self, name: str, values: Iterable[Any], borrower: Run | None, before: Loan | None = None) -> _Channel:
-        """Return a copy of the channel with a loan of these values, added after the loan `before`.
+        """Return a copy of the channel with a loan of these values, added after the loan `before`, None for no earlier
+        one.
 
-        If the values cannot be lent, the copy has no loan, and its entries are never lent again.
+        If the values cannot be lent, the copy has no loan, and its entries are never lent again. `borrower` is the run
+        that is given the values; None if no run is.
         """
         loan = Loan.of(name, values, borrower, before) if self.is_lendable and name in _LISTS else None
         return replace(self, loan=loan, is_lendable=loan is not None)
