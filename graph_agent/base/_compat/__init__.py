@@ -34,6 +34,7 @@ from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHa
 from langgraph.pregel._messages import graph_namespace
 from langgraph.pregel._write import ChannelWrite
 from langgraph.types import Send
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools, or a request, needs them.
@@ -185,6 +186,7 @@ class InjectedArguments:
 
     def __init__(self, tool: BaseTool) -> None:
         # Imported here: it loads LangGraph's prebuilt agents, and only an agent with tools needs it.
+        from langchain_core.tools import InjectedToolCallId
         from langgraph.prebuilt.tool_node import _get_all_injected_args
 
         found = _get_all_injected_args(tool)
@@ -197,6 +199,10 @@ class InjectedArguments:
         """Names of the parameters that the model must not set, a superset of the others."""
         self.is_empty = not (self.state or self.store or self.runtime or self.hidden)
         """Whether the tool has no such parameter."""
+        schema = tool.args_schema
+        fields = schema.model_fields if isinstance(schema, type) and issubclass(schema, BaseModel) else {}
+        self.call_ids = frozenset(name for name, info in fields.items() if InjectedToolCallId in info.metadata)
+        """Names of the parameters that LangChain fills in with the call's id."""
 
 
 def changes_in(update: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

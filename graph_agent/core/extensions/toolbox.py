@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, InjectedToolCallId
+from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from pydantic import BaseModel, ValidationError
 
@@ -412,9 +412,8 @@ class Toolbox:
 
     def takes_only_arguments(self, name: str) -> bool:
         """Whether a tool of the agent gets nothing but the model's arguments: no state, Store, runtime or call id."""
-        schema = self.tools[name].args_schema
-        fields = schema.model_fields.values() if isinstance(schema, type) and issubclass(schema, BaseModel) else ()
-        return self._injected[name].is_empty and not any(InjectedToolCallId in each.metadata for each in fields)
+        injected = self._injected[name]
+        return injected.is_empty and not injected.call_ids
 
     def repeatable(self, name: str) -> bool:
         """Whether a call that may write can run again after a crash without a second effect.
@@ -450,8 +449,7 @@ class Toolbox:
         schema = tool.args_schema
         if not (isinstance(schema, type) and issubclass(schema, BaseModel)) or tool.handle_validation_error:
             return None
-        call_id = (field for field, info in schema.model_fields.items() if InjectedToolCallId in info.metadata)
-        hidden = self._injected[name].hidden.union(call_id)
+        hidden = self._injected[name].hidden | self._injected[name].call_ids
         try:
             check_finite(tool, arguments)
             schema.model_validate({field: value for field, value in arguments.items() if field not in hidden})
