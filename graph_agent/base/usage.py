@@ -391,7 +391,8 @@ def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, fl
     """Return which budget is too small for another plan and the answer, and its value; None if all suffice.
 
     Tested are `deadline`, `token_limit` and `cost_limit`, in this order. The next model call is assumed to cost as much
-    as the newest one, and a reserve is kept for the answer.
+    as the newest one, and a reserve is kept for the answer. `spent` is what the input has used, `settings` have the
+    budgets.
     """
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
         return "deadline", settings.deadline_s
@@ -421,7 +422,8 @@ def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
 def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
     """Return which budget is used up completely, so that even the answer has none, and its value; None if none is.
 
-    Tested are `deadline`, `token_limit` and `cost_limit`, in this order.
+    Tested are `deadline`, `token_limit` and `cost_limit`, in this order. `spent` is what the input has used, `settings`
+    have the budgets.
     """
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s

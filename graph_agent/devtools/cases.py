@@ -480,7 +480,8 @@ def masked_error(error: Exception) -> str:
 def _outcome(case: Case, last: RunResult) -> Iterator[FailedCheck]:
     """Yield a failure if the run waits for a person, or ended with another status or reason than expected.
 
-    A waiting run has no other failure. Without an expected status, only a failed run is one.
+    A waiting run has no other failure. Without an expected status, only a failed run is one. `last` is the result of
+    the last input of the case.
     """
     expect = case.expect
     if last.interrupts:
@@ -533,7 +534,9 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
 
 
 def _value(last: RunResult) -> Any:
-    """Return the structured response as JSON, or the JSON in the answer; the answer's text if it is not JSON."""
+    """Return the structured response of a result as JSON, or the JSON in the answer; the answer's text if it is not
+    JSON.
+    """
     given = last.structured_response
     if given is not None:
         return given.model_dump(mode="json") if hasattr(given, "model_dump") else given

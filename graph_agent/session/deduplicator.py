@@ -359,8 +359,9 @@ class InputDeduplicator:
     async def check(self, given: Any, mark: InputId) -> None:
         """Check, before a run begins and without a lock, that the session can receive an input. Nothing is stored.
 
-        An input that has its result passes. Raises `InputConflictError` if the id belongs to a different input, and
-        `InputSupersededError` if a later input came before this one had its result.
+        `given` is the graph's input, and `mark` has its id and digest. An input that has its result passes. Raises
+        `InputConflictError` if the id belongs to a different input, and `InputSupersededError` if a later input came
+        before this one had its result.
         """
         newest = await load(self.saver, self.thread)
         if newest is None:
@@ -400,7 +401,8 @@ class InputDeduplicator:
         """Return whether an answer corrects an earlier one.
 
         It does if it has the id of the earlier answer and another content, and a delegate has refused the earlier
-        answer to each question that it addresses. False for an input that is no answer.
+        answer to each question that it addresses. False for an input that is no answer. `given` is the graph's input,
+        `known` the newest checkpoint of the input with the id, and `newest` that of the session.
         """
         stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
         if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
@@ -469,8 +471,9 @@ class InputDeduplicator:
     async def _note_answer(self, given: Command[Any], mark: InputId, newest: CheckpointTuple, run: Run) -> None:
         """Record an answer at the newest checkpoint, before it is used.
 
-        The record has the id and digest of the answer, and how many answers each question that it addresses has
-        received before. By these numbers, `_answered` knows whether a question has used the answer.
+        The record has the id and digest of the answer (`mark`), and how many answers each question that it addresses
+        has received before. By these numbers, `_answered` knows whether a question has used the answer. `given` is the
+        `Command` with the answer, `run` the run that stores the record.
         """
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}

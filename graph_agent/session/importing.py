@@ -184,10 +184,10 @@ async def _chosen(
 async def _checkpoints(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: Mapping[str, Trim], moved: Moved
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield a line for each exported checkpoint, parents first, with its own writes and those that it receives from
-    checkpoints that are left out.
+    """Yield a line for each exported checkpoint, parents first, with its own writes and those that it receives.
 
-    Raises `SessionBusyError` if a checkpoint was pruned meanwhile.
+    `plans` is namespace → the checkpoints to export, and `moved` (namespace, id) → the writes that a checkpoint
+    receives from those that are left out. Raises `SessionBusyError` if a checkpoint was pruned meanwhile.
     """
     writes: dict[tuple[str, str], list[StoredWrite]] = {}
     for write in await tables.stored_writes(session_id):

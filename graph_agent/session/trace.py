@@ -378,7 +378,8 @@ def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Spa
     """Return the span of an event and its model calls, from the begin of the first call to the end of the last.
 
     The calls are its children, and their usage is added up. Without a call it starts at the event, and `duration_s` is
-    None. The status is `error` if the last call failed, and empty otherwise.
+    None. The status is `error` if the last call failed, and empty otherwise. `kind` and `name` are those of the span,
+    and `seq` is the index of the event.
     """
     models = [_model_call(call, entry, seq) for call in entry.get("model_calls", ())]
     start = min((model.start for model in models), default=_at(entry))

@@ -92,7 +92,11 @@ async def _generate_from_chunks(
     options: Mapping[str, Any],
     on_chunk: Callable[[BaseMessage], None],
 ) -> ChatResult:
-    """Stream and join a reply as `_agenerate_with_cache` would, without a callback for each token."""
+    """Stream a model's reply and join the chunks as `_agenerate_with_cache` would, without a callback for each token.
+
+    Each chunk gets metadata and, without one of its own, an id by the run of `manager`, and is passed to `on_chunk`.
+    The stream is closed in any case.
+    """
     from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata, generate_from_stream
 
     chunks = []
@@ -130,7 +134,11 @@ async def _generate(
     manager: AsyncCallbackManagerForLLMRun,
     options: Mapping[str, Any],
 ) -> ChatResult:
-    """Generate a reply as `_agenerate_with_cache` would, without inspecting a signature for each reply."""
+    """Request a model's whole reply as `_agenerate_with_cache` would, without inspecting a signature for each reply.
+
+    `manager` is the callback manager of the request, by whose run messages without an id get one; `options` are the
+    keyword arguments of the call.
+    """
     # Imported here: a process that sends no request does not need it.
     from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata
 

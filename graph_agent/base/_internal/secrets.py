@@ -218,7 +218,9 @@ def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
 
 
 def _prefixed(text: str, begin: int, end: int) -> _Span | None:
-    """Return the span of the first secret with a known prefix between two indexes; None if there is none."""
+    """Return the span of the first secret with a known prefix in `text` from index `begin` to `end`; None if there is
+    none.
+    """
     at = begin
     while at < end:
         if text.startswith(_STARTS, at):

@@ -74,7 +74,8 @@ def read_review(value: Any, where: str) -> Review | None:
 def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
     """Return the allowed decisions as a tuple, without repeats, in the order given.
 
-    Raises `ConfigError` if `given` is no list or tuple, is empty, or has an unknown decision.
+    Raises `ConfigError` if `given` is no list or tuple, is empty, or has an unknown decision; the message begins with
+    `where`.
     """
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"{where}: the decisions are {given!r}; list one or more of {', '.join(DECISIONS)}.")

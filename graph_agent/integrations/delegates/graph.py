@@ -289,7 +289,10 @@ class DelegatedGraph:
     async def _waiting(
         self, raised: GraphInterrupt, config: RunnableConfig, task: RemoteTask | None
     ) -> DelegationResult | None:
-        """Return the result for a run that waits for approvals; None if it waits for anything else or is not stored."""
+        """Return the result for a run that waits for approvals; None if it waits for anything else or is not stored.
+
+        `raised` is the interrupt of the run; `task` is the approval that was answered before, None for the first.
+        """
         asked = next((each for each in raised.args[0] if is_approval_request(each.value)), None)
         if asked is None or not self.resumes or checkpointer_of(config) is None:
             return None

@@ -239,6 +239,13 @@ async def _continue_elsewhere(
 ) -> types.CallToolResult:
     """Send an answer to the process that holds the call, and return the call's result.
 
+    Args:
+        server: The server.
+        tool: The tool that is called.
+        key: The idempotency key of the call.
+        asked: The question that was answered.
+        answer: The user's answer.
+
     Raises:
         GraphInterrupt: The call's next question waits for the user.
         McpCallError: No process holds the call, or the server will not answer it.

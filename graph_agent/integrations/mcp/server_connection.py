@@ -332,7 +332,11 @@ class ServerConnection:
             self._end("it was replaced")
 
     def _on_loss(self, request_id: types.RequestId, loss: messages.Loss) -> None:
-        """Pass on that a request will not be answered: to its caller, or as a failure of the opening."""
+        """Pass on that a request will not be answered: to its caller, or as a failure of the opening.
+
+        `loss` is why, and whether the request may have run. Does nothing for an unknown request once the session is
+        open.
+        """
         for call in self._calls:
             if call.request_id == request_id:
                 if not call.lost.done():

@@ -163,8 +163,9 @@ class Trim:
 
 
 def lineage(rows: Rows, id_: str | None) -> list[Row]:
-    """Return the checkpoint with an id and its stored ancestors, newest first; empty without an id, or for an unknown
-    one.
+    """Return the checkpoint with an id and its stored ancestors, newest first; an empty list for None or an unknown id.
+
+    `rows` are the checkpoints of a namespace, by id.
     """
     path: dict[str, Row] = {}
     while id_ is not None and id_ in rows and id_ not in path:
