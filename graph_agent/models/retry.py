@@ -43,21 +43,13 @@ from graph_agent.base._internal.sync_bridge import await_in_task, call_in_thread
 from graph_agent.base.finish import mark_incomplete
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import TimedRequest, record_cut_off
+from graph_agent.models import streaming
 from graph_agent.models.chunk_listener import ChunkListener, chunk_listener
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error
 from graph_agent.models.message_gate import MessageStream
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.sanitize import is_text_only
 from graph_agent.models.stream_watch import ModelTimeoutError, StreamWatch, TokenTimeout
-from graph_agent.models.streaming import (
-    StreamTap,
-    may_refuse_stream,
-    may_stream,
-    remember_unstreamed,
-    streams_always,
-    unstreamed,
-    without_refused_stream,
-)
 from graph_agent.models.waits import may_retry, requested_wait_s
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.fragments import with_blank_arguments
@@ -222,7 +214,7 @@ async def request_unobserved(
         Exception: The model's error.
     """
     model, manager, streams = unobserved
-    is_read = bool(streams) or isinstance(watch, StreamTap)
+    is_read = bool(streams) or isinstance(watch, streaming.StreamTap)
     if not is_read:
         watch = None
     if watch is not None:
@@ -230,7 +222,7 @@ async def request_unobserved(
     relay = TokenRelay(manager, streams, limit, watch)
     limit.run_id = str(relay.run_id)
     relay.begin(request)
-    on_chunk = limit.receive if not is_read and isinstance(limit, StreamTap) else None
+    on_chunk = limit.receive if not is_read and isinstance(limit, streaming.StreamTap) else None
     try:
         is_joined = on_chunk and limit.listener is None  # a listener reads calls from text while it arrives
         with joined_text(limit.restart) if is_joined else _NO_CONTEXT:
@@ -282,9 +274,11 @@ async def ask(
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or StreamWatch()
-    given, runnable = runnable, without_refused_stream(runnable)
+    given, runnable = runnable, streaming.without_refused_stream(runnable)
     listener = chunk_listener.get()
-    is_streamed = streams_always(runnable, options) if listener is None else may_stream(runnable, options)
+    is_streamed = (
+        streaming.streams_always(runnable, options) if listener is None else streaming.may_stream(runnable, options)
+    )
     new_limit = _StreamedAttempt if is_streamed else _Attempt
     watch.limit = limit = new_limit(
         given, request, options, settings, decoder=decoder, sums_usage=reports_differences(runnable)
@@ -307,16 +301,16 @@ async def ask(
             limit.timed.end(reply)
             # Remembered only now: the whole reply proves that streaming was the cause.
             if is_stream_refused:
-                remember_unstreamed(given)
+                streaming.remember_unstreamed(given)
             return reply
         except asyncio.CancelledError:
             limit.timed.end(record_cut_off(runnable, request, options, watch.received, watch.reported), "cancelled")
             raise
         except Exception as error:
             limit.timed.end(None, classify_model_error(error))
-            if not watch.is_committed and may_refuse_stream(runnable, options, error):
+            if not watch.is_committed and streaming.may_refuse_stream(runnable, options, error):
                 # Not counted as an attempt, because the model has not failed.
-                is_stream_refused, runnable = True, unstreamed(runnable)
+                is_stream_refused, runnable = True, streaming.unstreamed(runnable)
                 unobserved = unobserved_model(runnable, options, config)
                 continue
             if isinstance(error, ModelTimeoutError):
@@ -485,7 +479,7 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
             raise asyncio.CancelledError
 
 
-class _StreamedAttempt(StreamTap, _Attempt):
+class _StreamedAttempt(streaming.StreamTap, _Attempt):
     """An `_Attempt` whose presence makes LangChain stream the reply, even if no reader wants the tokens."""
 
 
@@ -493,14 +487,14 @@ def _observed(
     runnable: object, config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch
 ) -> RunnableConfig:
     """Return the call's config with `limit` as callback, and with `watch` too if the reply has a reader."""
-    if config is not None or (isinstance(limit, StreamTap) and not _has_reader(runnable, watch)):
+    if config is not None or (isinstance(limit, streaming.StreamTap) and not _has_reader(runnable, watch)):
         return _with_callbacks(config, limit)
     return watch.gated(_with_callbacks(config, limit, watch))
 
 
 def _has_reader(runnable: object, watch: StreamWatch) -> bool:
     """Whether any reader receives the tokens of a request: the watch, or a callback handler of the run."""
-    if isinstance(watch, StreamTap) or not isinstance(runnable, BaseChatModel):
+    if isinstance(watch, streaming.StreamTap) or not isinstance(runnable, BaseChatModel):
         return True
     callbacks = (var_child_runnable_config.get() or {}).get("callbacks")
     manager = AsyncCallbackManager.configure(callbacks, runnable.callbacks, runnable.verbose)

@@ -27,24 +27,9 @@ from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.messages import failure_of
 from graph_agent.core.state.own_checkpoint import load
 from graph_agent.models.message_gate import message_text
+from graph_agent.session import results
 from graph_agent.session.history import pending_events
 from graph_agent.session.reply_buffer import NewText, ReplyBuffer
-from graph_agent.session.results import (
-    CallState,
-    Custom,
-    DelegatePart,
-    DelegateProgress,
-    EventAdded,
-    PlanText,
-    Progress,
-    Reasoning,
-    RunPart,
-    ServedPart,
-    StateValues,
-    Token,
-    input_at,
-    stored_input,
-)
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
 """The stream modes from which parts are made."""
@@ -96,19 +81,19 @@ async def parts_of_run(
     return StreamParts(session_id, len(events), running, replies=replies)
 
 
-def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
+def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[results.ServedPart]:
     """Yield the parts of an input that has its result, from the state at its end.
 
     They are its events, each with the parts that follow from it, then the answer as one `Token`, unless it is empty.
     """
     events: Sequence[Any] = state.values.get("events", [])
-    begin = input_at(events)
+    begin = results.input_at(events)
     parts = StreamParts(session_id, begin)
     for event in events[begin:]:
         yield from parts.take("updates", {"stored": {"events": [event]}})
     yield from parts.rest()
-    if answer := text_of(stored_input(state).newest("agent_response").get("content", "")):
-        yield Token(answer)
+    if answer := text_of(results.stored_input(state).newest("agent_response").get("content", "")):
+        yield results.Token(answer)
 
 
 class StreamParts:
@@ -150,7 +135,7 @@ class StreamParts:
         self._reported: set[str] = set()
         """Ids of calls whose end was reported before the index of their event was final."""
 
-    def take(self, mode: str, payload: Any) -> Iterable[ServedPart]:
+    def take(self, mode: str, payload: Any) -> Iterable[results.ServedPart]:
         """Return the parts of one chunk of LangGraph's stream, after those of reply text that comes before it.
 
         `mode` is the stream mode of the chunk, and `payload` its content; a mode that this package does not use has no
@@ -160,16 +145,16 @@ class StreamParts:
             return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
         return self._of_chunk(mode, payload)
 
-    def unread(self) -> Iterable[ServedPart]:
+    def unread(self) -> Iterable[results.ServedPart]:
         """Yield the parts of reply text that `take` has not returned."""
         return self._of_replies(self._replies.take()) if self._replies is not None else ()
 
-    def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[ServedPart]:
+    def _of_replies(self, texts: Iterable[results.Token | results.Reasoning]) -> Iterator[results.ServedPart]:
         """Yield the parts of pieces of text and reasoning."""
         for text in texts:
-            yield from self._token(text) if isinstance(text, Token) else (text,)
+            yield from self._token(text) if isinstance(text, results.Token) else (text,)
 
-    def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
+    def _of_chunk(self, mode: str, payload: Any) -> Iterable[results.ServedPart]:
         """Return the parts of one chunk itself; empty for an unknown mode.
 
         `mode` is LangGraph's stream mode. The state (mode `values`) is a part only if events are passed on in the order
@@ -183,17 +168,17 @@ class StreamParts:
                 return self._early_events(payload)
             return () if isinstance(payload, NewText) else [_custom(payload)]
         if mode == "values" and not self._in_order:
-            return [StateValues(payload)]
+            return [results.StateValues(payload)]
         return self._events(payload) if mode == "updates" else ()
 
-    def rest(self) -> Iterator[ServedPart]:
+    def rest(self) -> Iterator[results.ServedPart]:
         """Yield the parts that remain after the run: unread text, and events of finished calls that wait for those of
         an unfinished one.
         """
         yield from self.unread()
         yield from self._placed(self._order.rest())
 
-    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[RunPart]:
+    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[results.RunPart]:
         """Return the parts of a message chunk of LangGraph's stream; empty unless it has text that may be the answer.
 
         Such a chunk is a message of a model; for an agent of this package, it comes from a node that answers.
@@ -202,10 +187,10 @@ class StreamParts:
         # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
         if not answers or not isinstance(message, (AIMessageChunk, AIMessage)) or not (text := message_text(message)):
             return ()
-        token = Token(text, reports_failure=failure_of(message) is not None, message_id=message.id or "")
+        token = results.Token(text, reports_failure=failure_of(message) is not None, message_id=message.id or "")
         return self._token(token) if self._is_agent else (token,)
 
-    def _token(self, token: Token) -> Sequence[RunPart]:
+    def _token(self, token: results.Token) -> Sequence[results.RunPart]:
         """Return a token as parts. If it begins a message, the part that marks the message before it as commentary
         precedes it.
         """
@@ -217,7 +202,7 @@ class StreamParts:
         self._streamed[token.message_id] = [token.text]
         return parts
 
-    def _commentary(self, plan: str = "") -> list[RunPart]:
+    def _commentary(self, plan: str = "") -> list[results.RunPart]:
         """Return the parts that mark the newest streamed message as commentary, and forget this message.
 
         `plan` is the text of the plan whose calls follow. If it begins with the streamed text, one part has the whole
@@ -226,10 +211,10 @@ class StreamParts:
         message_id, pieces = self._streamed.popitem() if self._streamed else ("", [])
         self._is_replaced = False
         if not pieces or plan.startswith(streamed := "".join(pieces)):
-            return [PlanText(plan, message_id=message_id)] if plan else []
-        return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
+            return [results.PlanText(plan, message_id=message_id)] if plan else []
+        return [results.PlanText(streamed, message_id=message_id), *([results.PlanText(plan)] if plan else [])]
 
-    def _rest_of_answer(self, answer: str) -> Iterator[RunPart]:
+    def _rest_of_answer(self, answer: str) -> Iterator[results.RunPart]:
         """Yield the end of the answer that was not streamed, such as the reason why it was stopped.
 
         If none of the answer was streamed, or the streamed text was replaced, the whole answer is yielded in a message
@@ -240,14 +225,14 @@ class StreamParts:
         if stored is not None and (self._is_replaced or id_ not in self._streamed):
             # The id of the replaced text belongs to another message of the stream.
             id_ = str(uuid4()) if self._is_replaced else id_
-            yield from self._token(Token(answer, "token", fails, id_, is_from_model=False))
+            yield from self._token(results.Token(answer, "token", fails, id_, is_from_model=False))
             return
         for message_id, pieces in list(self._streamed.items())[-1:]:
             if answer.startswith(streamed := "".join(pieces)) and answer != streamed:
                 pieces.append(rest := answer.removeprefix(streamed))
-                yield Token(rest, "token", fails, message_id, is_from_model=False)
+                yield results.Token(rest, "token", fails, message_id, is_from_model=False)
 
-    def _events(self, update: Mapping[str, Any]) -> Iterable[RunPart]:
+    def _events(self, update: Mapping[str, Any]) -> Iterable[results.RunPart]:
         """Return the parts of the events in a chunk of the mode `updates`, except those that were reported early.
 
         Also records the answer in the update, if there is one, for `_rest_of_answer`.
@@ -262,14 +247,16 @@ class StreamParts:
         planned = next((reply.id for reply in reversed(replies) if reply.tool_calls), None)
         return self._added(events[early:], planned or "")
 
-    def _early_events(self, early: EarlyEvents) -> Iterator[RunPart]:
+    def _early_events(self, early: EarlyEvents) -> Iterator[results.RunPart]:
         """Return the parts of events that a node reports before its superstep ends."""
         before, self._early = self._early, len(early.events)
         if not self._in_order:
             self._order.seq = early.seq + before
         return self._added([*early.events[before:]], is_early=True)
 
-    def _added(self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False) -> Iterator[RunPart]:
+    def _added(
+        self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False
+    ) -> Iterator[results.RunPart]:
         """Yield the parts of new events whose index in the history is final.
 
         For a result that must wait for its index, because a call before it has not ended, yields at once the state of
@@ -286,7 +273,7 @@ class StreamParts:
 
     def _placed(
         self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
-    ) -> Iterator[RunPart]:
+    ) -> Iterator[results.RunPart]:
         """Yield the parts of events whose index is final: `EventAdded`, then the parts that follow from the event.
 
         These are the state of a call that begins or ends, unless its end was reported early, and the commentary of a
@@ -305,7 +292,7 @@ class StreamParts:
                 yield from self._rest_of_answer(text_of(event["content"]))
             has_calls = event["type"] == "plan" and bool(event["calls"])
             stored = cast("Event", {**event, "seq": seq, "session_id": self._session_id})
-            yield EventAdded(stored, message_id=message_id if has_calls else "", is_early=is_early)
+            yield results.EventAdded(stored, message_id=message_id if has_calls else "", is_early=is_early)
             if has_calls:
                 yield from self._commentary(event["reasoning"])
             elif not self._in_order:
@@ -318,9 +305,9 @@ class StreamParts:
                 yield _call_state(event)
 
 
-def _call_state(result: StoredEvent) -> CallState:
+def _call_state(result: StoredEvent) -> results.CallState:
     """Return the part for the end of a call, from the event of its result."""
-    return CallState(result["id"], call_name(result) or "", result["status"])
+    return results.CallState(result["id"], call_name(result) or "", result["status"])
 
 
 class _HistoryOrder:
@@ -385,18 +372,18 @@ def _ending_call(first: StoredEvent) -> str:
     return str(first.get("delegation", ""))
 
 
-def _custom(payload: Any) -> RunPart:
+def _custom(payload: Any) -> results.RunPart:
     """Convert an object of the custom stream to a part; one that is not of this package becomes a `Custom`.
 
     Objects of this package are recognized by their type or their exact keys.
     """
-    if isinstance(payload, DelegatePart):
+    if isinstance(payload, results.DelegatePart):
         return payload
     if is_progress(payload):
-        return Progress(payload["step"], payload["action"], payload["target"])
+        return results.Progress(payload["step"], payload["action"], payload["target"])
     if isinstance(payload, dict) and payload.keys() == _DELEGATE_PROGRESS and payload["type"] == "delegation_progress":
-        return DelegateProgress(payload["id"], payload["target"], payload["content"])
-    return Custom(payload)
+        return results.DelegateProgress(payload["id"], payload["target"], payload["content"])
+    return results.Custom(payload)
 
 
 def is_event(value: Any) -> bool:
@@ -404,7 +391,7 @@ def is_event(value: Any) -> bool:
     return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
 
 
-def _parts_of(event: StoredEvent) -> list[RunPart]:
+def _parts_of(event: StoredEvent) -> list[results.RunPart]:
     """Return the part that reports that a call is about to run, in a list; empty for other events and for refused
     calls.
     """
@@ -412,8 +399,8 @@ def _parts_of(event: StoredEvent) -> list[RunPart]:
         case "tool_call" | "delegation_request" if "refused" in event:
             return []
         case "tool_call":
-            return [CallState(event["id"], event["name"], "started")]
+            return [results.CallState(event["id"], event["name"], "started")]
         case "delegation_request":
-            return [CallState(event["id"], delegation_name(event["target"]), "started")]
+            return [results.CallState(event["id"], delegation_name(event["target"]), "started")]
         case _:
             return []

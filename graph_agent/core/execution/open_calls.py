@@ -15,21 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from graph_agent.base.calls import calls_of
-from graph_agent.base.history.call_events import (
-    NEVER_STARTED,
-    NOT_STARTED,
-    READING,
-    UNDECIDED,
-    UNKNOWN_OUTCOME,
-    failed_ids,
-    is_structured,
-    plan_ids,
-    recorded_ids,
-    result_event,
-    result_value,
-    results_of_wave,
-    since_plan,
-)
+from graph_agent.base.history import call_events
 from graph_agent.base.history.events import StoredEvent, event, is_own
 from graph_agent.base.types import Call
 from graph_agent.base.waves.references import BadReferenceError, referenced_ids, resolve
@@ -100,12 +86,12 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
         state: A mapping with the fields of `FIELDS`; each may be missing.
     """
     message, results = newest_calls(state.get("messages", ()))
-    events = since_plan(state.get("events", ()))
+    events = call_events.since_plan(state.get("events", ()))
     ready: list[Call] = state.get("ready") or []
     waiting: list[Call] = state["loop"]["waiting"] if "loop" in state else []
     planned = {call["id"]: call for call in [*ready, *waiting]}
     ready_ids = {call["id"] for call in ready} - {call["id"] for call in waiting}
-    recorded = recorded_ids(events)
+    recorded = call_events.recorded_ids(events)
     message_calls = calls_of(message) if message is not None else []
     calls: dict[str, Call] = {}
     for call in message_calls:
@@ -116,15 +102,15 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
         for id_, call in calls.items()
         if id_ in results and id_ not in recorded and id_ in planned
     }
-    structured = is_structured(events)
+    structured = call_events.is_structured(events)
     # Elsewhere nothing refers to a call.
-    names = plan_ids(events) if structured else {}
-    values = results_of_wave(events) | {
-        names.get(id_, id_): result_value(result.content)
+    names = call_events.plan_ids(events) if structured else {}
+    values = call_events.results_of_wave(events) | {
+        names.get(id_, id_): call_events.result_value(result.content)
         for id_, (_, result) in answered.items()
         if result.status == "success"
     }
-    failed = failed_ids(events) | {
+    failed = call_events.failed_ids(events) | {
         names.get(id_, id_) for id_, (_, result) in answered.items() if result.status == "error"
     }
     open_calls: list[Call] = []
@@ -276,14 +262,14 @@ async def settle(
             if not newest or id_ in gone_back_to:
                 pass
             elif id_ in recovery.undecided or id_ in waited & asked:
-                not_run = UNDECIDED
+                not_run = call_events.UNDECIDED
             elif id_ in waited:
-                not_run = NEVER_STARTED
+                not_run = call_events.NEVER_STARTED
             elif recovery.is_certainly_unstarted(id_, ledger=ledger):
-                not_run = NOT_STARTED
+                not_run = call_events.NOT_STARTED
             if runs_again is not None and group.at == last and (not_run or runs_again(call["name"])):
                 continue
-            reason = not_run or (UNKNOWN_OUTCOME if writes(call["name"]) else READING)
+            reason = not_run or (call_events.UNKNOWN_OUTCOME if writes(call["name"]) else call_events.READING)
             results[group.at, id_], result = result_without_output(
                 id_, call["name"], "skipped" if not_run else "unknown", reason, step
             )
@@ -331,7 +317,7 @@ def result_without_output(id_: str, name: str, status: str, text: str, step: int
         step: Number of the plan.
     """
     message = ToolMessage(text, tool_call_id=id_, name=name, status="error")
-    return message, result_event(id_, name, status, text, step)
+    return message, call_events.result_event(id_, name, status, text, step)
 
 
 def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
@@ -387,7 +373,7 @@ async def removed_events(
         ledger = writes(call["name"]) and loop.get("ledger", False)
         certain = call["id"] in waited or recovery.is_certainly_unstarted(call["id"], ledger=ledger)
         reason, status = (REMOVED, "skipped") if certain else (REMOVED_LATE, "unknown")
-        own = result_event(call["id"], call["name"], status, reason, loop["step"])
+        own = call_events.result_event(call["id"], call["name"], status, reason, loop["step"])
         events += recorded.get(call["id"], [own])
     return events
 

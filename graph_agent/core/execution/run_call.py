@@ -24,42 +24,18 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure, log_
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.base.calls import begin_call, is_delegation
 from graph_agent.base.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
-from graph_agent.base.history.call_events import (
-    UNKNOWN_OUTCOME,
-    CallResult,
-    announce,
-    answer_event,
-    fault_result,
-    since_plan,
-)
+from graph_agent.base.history import call_events
 from graph_agent.base.history.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since, timestamp
 from graph_agent.base.sampling import current_sampler
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
+from graph_agent.core.execution import ledger
 from graph_agent.core.execution.approvals import answered_approvals, held_calls, replacement_fault
 from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent, work_left_s
-from graph_agent.core.execution.ledger import (
-    checkpoint_of,
-    finished_before,
-    finished_writes,
-    is_own_field,
-    may_have_started,
-    may_start,
-    note_refused,
-    note_started,
-)
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
 from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
+from graph_agent.core.extensions import invoke
 from graph_agent.core.extensions.client_tools import call_client_tool
-from graph_agent.core.extensions.invoke import (
-    CommandScope,
-    ReturnValue,
-    after_attempts,
-    belongs_to_run,
-    check_finite,
-    read_output,
-    record_return_value,
-)
 from graph_agent.core.extensions.output import cut_short, fault, is_argument_error, may_have_run
 from graph_agent.core.extensions.toolbox import Toolbox
 from graph_agent.core.state.custom_state import CustomState
@@ -110,21 +86,23 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
     state = read_state(task.config, FIELDS)
     wave = current_wave(state)
     current = wave.ready.get(call["id"])
-    if current in state.get("ready", ()) and (kept := await finished_before(task, call)) is not None:
+    if current in state.get("ready", ()) and (kept := await ledger.finished_before(task, call)) is not None:
         return kept
     if (answer := wave.answered.get(call["id"])) is not None:
-        return [("events", [answer_event(*answer, task.step)]), ("wave_finished", True)]
-    events = since_plan(state.get("events", ()))
+        return [("events", [call_events.answer_event(*answer, task.step)]), ("wave_finished", True)]
+    events = call_events.since_plan(state.get("events", ()))
     if (
         current is not None
         and is_delegation(current["name"]) == is_delegation(call["name"])
         and not await _is_held(task, current, events)
     ):
-        return CallToRun(current, announce([current], events, task.step, task.runtime.stream_writer))
+        return CallToRun(current, call_events.announce([current], events, task.step, task.runtime.stream_writer))
     is_open, toolbox = any(other["id"] == call["id"] for other in wave.open), task.deps.toolbox
     writes = toolbox.writes(call["name"]) and not toolbox.repeatable(call["name"])
-    if is_open and writes and not await may_start(task, call):
-        message, result = result_without_output(call["id"], call["name"], "unknown", UNKNOWN_OUTCOME, task.step)
+    if is_open and writes and not await ledger.may_start(task, call):
+        message, result = result_without_output(
+            call["id"], call["name"], "unknown", call_events.UNKNOWN_OUTCOME, task.step
+        )
         return [("messages", [message]), ("events", [result]), ("wave_finished", True)]
     # `plan` handles the rest of the call after the wave.
     return [("wave_finished", True)]
@@ -232,14 +210,14 @@ class CallTimer:
         if task.run.identity.resumes:
             times["resumed_at"] = timestamp(task.run.stop.started_ns)
         if count_resume_values(task.config):
-            events = since_plan(read_state(task.config, ["events"]).get("events", ()))
+            events = call_events.since_plan(read_state(task.config, ["events"]).get("events", ()))
             asked = [entry["ts"] for entry in events if call["id"] in (entry.get("id"), entry.get("delegation"))]
             # Of the wall clock, because another process may have asked.
             times["waited_s"] = max(0.0, round(seconds_since(asked[-1]) - times["duration_s"], 6)) if asked else 0.0
         return times
 
 
-async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult, list[StoredEvent]]:
+async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[call_events.CallResult, list[StoredEvent]]:
     """Run a tool call through the middleware, or refuse it. An error of the tool becomes a result, too.
 
     State writes of the tool are checked against those of the wave's earlier calls; a conflict gives an error result. An
@@ -260,7 +238,7 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
             results.
     """
     if "fault" in call:
-        return fault_result(call), []
+        return call_events.fault_result(call), []
     approvals: list[StoredEvent] = []
     if (wrap := task.deps.wrap_tool_call) is not None:
         output = await run_in_slot(task, call, timer, partial(_through_middleware, wrap, task, call, approvals))
@@ -274,7 +252,7 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
 
 async def _through_middleware(
     wrap: ToolCallWrapper, task: Task, call: Call, approvals: list[StoredEvent]
-) -> CallResult:
+) -> call_events.CallResult:
     """Run a call through the agent's tool-call middleware, and return the output of the outermost one.
 
     The result that middleware gets has the status `denied` if it changed the call, or provides a tool of its own for
@@ -293,15 +271,15 @@ async def _through_middleware(
     """
     deps, ran = task.deps, False
 
-    async def run(asked: Call, tool: BaseTool | None = None) -> CallResult:
+    async def run(asked: Call, tool: BaseTool | None = None) -> call_events.CallResult:
         nonlocal ran
         toolbox = deps.toolbox if tool is None else deps.toolbox.with_tool(asked["name"], tool)
         if tool is not None and (tool.metadata or {}).get("approve"):
             why = "middleware runs it, and its mark `approve` holds for the agent's own tools only"
             refused = f"{asked['name']} did not run: {why}. Answer without it."
-            return CallResult(refused, "denied", stored={"decided_by": "approve"})
+            return call_events.CallResult(refused, "denied", stored={"decided_by": "approve"})
         if asked is not call and (fault := await replacement_fault(task, call, asked)) is not None:
-            return CallResult(fault, "denied", stored={"decided_by": "approve"})
+            return call_events.CallResult(fault, "denied", stored={"decided_by": "approve"})
         ran = True
         return await run_tool(task, toolbox, asked)
 
@@ -313,14 +291,14 @@ async def _through_middleware(
         raise
     except Exception:  # Re-raised: middleware may raise anything, and a refused call must not stay open in the ledger.
         if not ran:
-            await note_refused(task)
+            await ledger.note_refused(task)
         raise
     planned: ToolCall = {"id": call["id"], "name": call["name"], "args": call["arguments"]}
     approvals += await answered_approvals(task, [planned], "HumanInTheLoopMiddleware")
     return output
 
 
-async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
+async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> call_events.CallResult:
     """Run one tool call, with the tool's retries and time limit, and return its result. An exception of the tool
     becomes an error result.
 
@@ -343,7 +321,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
         CancelledError: The task was cancelled.
     """
     if (refused := toolbox.refused(call)) is not None:
-        return fault_result(refused)
+        return call_events.fault_result(refused)
     if call["name"] in toolbox.client_tools:
         return call_client_tool(call)
     tool = toolbox.tools[call["name"]]
@@ -352,7 +330,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     timeout_s = _timeout_s(task, toolbox, call)
     # In a thread, because a schema of others may take long to check.
     if (check := toolbox.schema_checks.get(tool.name)) and (text := await asyncio.to_thread(check, call["arguments"])):
-        return CallResult(text, "invalid")
+        return call_events.CallResult(text, "invalid")
     early = None
     if task.run.speculation is not None:
         # Imported here: few agents begin calls early.
@@ -360,21 +338,21 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
 
         early = early_calls_of(task.run).take(call)
     while True:
-        given = ReturnValue()
+        given = invoke.ReturnValue()
         try:
-            check_finite(tool, call["arguments"])
+            invoke.check_finite(tool, call["arguments"])
             arguments = toolbox.inject(tool, call, task.config, task.runtime)
-            record_return_value(given)
+            invoke.record_return_value(given)
             run = partial(toolbox.invoker(tool.name), arguments, call["id"], task.config)
             work = run() if early is None else early.output(given, run, task.runtime.stream_writer)
             returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
-            output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
+            output = invoke.read_output(returned, call, given, scope=invoke.CommandScope.of(toolbox.own, task.config))
             if early is not None:
                 output = replace(output, stored={**output.stored, **early.times})
             handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
             return replace(output, status="invalid") if handled else output
         except BaseException as error:
-            if belongs_to_run(error):
+            if invoke.belongs_to_run(error):
                 raise
             cut_off = may_have_run(error)
             unfit = not given.has_begun and is_argument_error(tool, error)
@@ -395,7 +373,9 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
                         status = "invalid"
                     elif isinstance(error, AbandonedCallsError):
                         status = "skipped"
-                return CallResult(after_attempts(text, attempt), status, raised=None if unfit else error)
+                return call_events.CallResult(
+                    invoke.after_attempts(text, attempt), status, raised=None if unfit else error
+                )
             log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
         await asyncio.sleep(retry.wait_s(attempt))
         attempt += 1
@@ -472,7 +452,7 @@ class TaskSampler:
 
 async def run_in_slot(
     task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]], *, contained: bool = False
-) -> T | CallResult:
+) -> T | call_events.CallResult:
     """Run a call as soon as one of the wave's `max_parallel_calls` slots is free.
 
     A call that may write does not run if an earlier run may have started it, unless its tool may run twice. Its start
@@ -497,18 +477,18 @@ async def run_in_slot(
     run, toolbox = task.run, task.deps.toolbox
     writes = toolbox.writes(call["name"])
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
-    started = call["id"] not in run.calls.planned and await may_have_started(task, call, writes=writes)
+    started = call["id"] not in run.calls.planned and await ledger.may_have_started(task, call, writes=writes)
 
-    async def run_it() -> T | CallResult:
+    async def run_it() -> T | call_events.CallResult:
         nonlocal started
         async with task.deps.slots.of(task, task.settings.max_parallel_calls):
             if run.stop.aborted:
                 raise WorkStoppedError
             if writes:
-                if not toolbox.repeatable(call["name"]) and not await may_start(task, call):
-                    return CallResult(UNKNOWN_OUTCOME, "unknown")
+                if not toolbox.repeatable(call["name"]) and not await ledger.may_start(task, call):
+                    return call_events.CallResult(call_events.UNKNOWN_OUTCOME, "unknown")
                 if task.records or call["id"] not in run.calls.planned:
-                    await note_started(task, call)
+                    await ledger.note_started(task, call)
             # Another process may have taken over the session while the call waited for its slot.
             await run.stop.confirm_held()
             started = True
@@ -532,7 +512,7 @@ def _wave(task: Task) -> str:
     return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"
 
 
-async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> CallResult:
+async def _with_accepted_writes(task: Task, call: Call, output: call_events.CallResult) -> call_events.CallResult:
     """Return a call's result, or an error result without writes if its state writes conflict with those of the wave's
     earlier calls.
 
@@ -550,7 +530,7 @@ async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> C
     accepted = await run.once(f"own writes:{task.wave}", stored)
     # No other call can write between this check and the changes below, as nothing is awaited.
     if (fault := _fault(output.writes, accepted, own)) is not None:
-        return CallResult(
+        return call_events.CallResult(
             f"The tool ran, but its changes do not fit those of the other calls of this step: {fault}. None of its "
             "changes was kept.",
             "error",
@@ -576,12 +556,12 @@ async def _stored_writes(task: Task) -> dict[str, list[Any]]:
     """Return the writes to fields of `state_schema` by the wave's calls that finished in an earlier run, as field →
     values; empty without a checkpointer.
     """
-    saver, at = checkpoint_of(task)
+    saver, at = ledger.checkpoint_of(task)
     found = await load(saver, at) if saver is not None and at is not None else None
-    ended = finished_writes(found.pending_writes or []) if found is not None else {}
+    ended = ledger.finished_writes(found.pending_writes or []) if found is not None else {}
     fields: dict[str, list[Any]] = {}
     for writes in ended.values():
         for name, value in writes:
-            if is_own_field(name):
+            if ledger.is_own_field(name):
                 fields.setdefault(name, []).append(value)
     return fields

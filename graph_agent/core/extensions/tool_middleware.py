@@ -21,16 +21,9 @@ from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.history.call_events import CallResult
 from graph_agent.base.history.events import SUCCESSES, ResultStatus
 from graph_agent.base.types import Call
+from graph_agent.core.extensions import invoke
 from graph_agent.core.extensions.hook_copies import copied
 from graph_agent.core.extensions.hook_failures import hook_that_raised
-from graph_agent.core.extensions.invoke import (
-    CommandScope,
-    as_command,
-    belongs_to_run,
-    read_output,
-    tool_runtime,
-    with_value_of,
-)
 from graph_agent.core.extensions.middleware import AdmittedMiddleware, Wrap
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.models.errors import public_exception_text
@@ -119,7 +112,7 @@ class ToolMiddleware:
                 status="success" if output.status in SUCCESSES else "error",
                 artifact=output.artifact,
             )
-            return as_command(message, output)
+            return invoke.as_command(message, output)
 
         wrapped = self._request(call, config, runtime)
         try:
@@ -127,7 +120,7 @@ class ToolMiddleware:
             returned = await self._wraps(wrapped, handler)
         except BaseException as error:
             # An answer that an interrupt refuses is not stored: the call can be answered again.
-            if belongs_to_run(error) or _is_raised_by_interrupt(error):
+            if invoke.belongs_to_run(error) or _is_raised_by_interrupt(error):
                 raise
             if (output := error_outputs.get(id(error))) is not None:
                 return output
@@ -137,7 +130,9 @@ class ToolMiddleware:
             return failed if ran or not entered else _answered(failed, entered[-1])
         finally:
             _entered.reset(token)
-        output = with_value_of(outputs, read_output(returned, call, scope=CommandScope.of(self._own, config)))
+        output = invoke.with_value_of(
+            outputs, invoke.read_output(returned, call, scope=invoke.CommandScope.of(self._own, config))
+        )
         return output if ran or not entered else _answered(output, entered[-1])
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
@@ -148,7 +143,7 @@ class ToolMiddleware:
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
             tool=self._tools.get(call["name"]),
             state=state,
-            runtime=tool_runtime(call["id"], state, config, runtime, list(self._tools.values())),
+            runtime=invoke.tool_runtime(call["id"], state, config, runtime, list(self._tools.values())),
         )
 
 

@@ -19,16 +19,9 @@ from graph_agent.core.planning.plan_cache import through_cache
 from graph_agent.core.planning.refusals import finish_refusal
 from graph_agent.core.planning.reply import Planned, read_reply, schema_misfit, with_answer, with_free_ids
 from graph_agent.core.planning.structured_plan import ask_for_plan
+from graph_agent.models import stream_filters
 from graph_agent.models.continuation import MOST_PAUSES, joined_turn, with_earlier_blocks
 from graph_agent.models.reply_end import ended_prose
-from graph_agent.models.stream_filters import (
-    CallFilter,
-    LeadingCallFilter,
-    MarkupFilter,
-    SentinelFilter,
-    TextCallFilter,
-    without_sentinel,
-)
 from graph_agent.models.stream_watch import StreamWatch, Visibility
 
 if TYPE_CHECKING:
@@ -188,12 +181,12 @@ def _visibility(request: NextRequest) -> Callable[[], Visibility]:
     tools only at the beginning; else markup, or only the sentinel where no markup is sought.
     """
     if request.mode == "text":
-        return TextCallFilter
+        return stream_filters.TextCallFilter
     if _schema_of_plan(request) is not None:
-        return SentinelFilter
+        return stream_filters.SentinelFilter
     if not may_correct(request):
-        return MarkupFilter if seeks_markup(request) else SentinelFilter
-    return LeadingCallFilter if request.model.takes_tools else CallFilter
+        return stream_filters.MarkupFilter if seeks_markup(request) else stream_filters.SentinelFilter
+    return stream_filters.LeadingCallFilter if request.model.takes_tools else stream_filters.CallFilter
 
 
 def may_correct(request: NextRequest) -> bool:
@@ -310,7 +303,7 @@ async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
         return planned
     message, dropped = ended_prose(planned.message, turns=False, markup=True)
     exchange.warn_of_invention(dropped)
-    return with_answer(planned, without_sentinel(message.text)) if dropped else planned
+    return with_answer(planned, stream_filters.without_sentinel(message.text)) if dropped else planned
 
 
 async def finished_plan(exchange: Exchange, planned: Planned) -> Planned:

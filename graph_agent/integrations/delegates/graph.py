@@ -24,15 +24,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, StateSnapshot, StreamMode
 
-from graph_agent.base._compat import (
-    NO_PERSISTENCE,
-    changes_in,
-    checkpointer_of,
-    in_namespace,
-    is_resuming,
-    parent_checkpoint,
-    with_context,
-)
+from graph_agent.base import _compat
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.polling import POLL_S
@@ -223,7 +215,7 @@ class DelegatedGraph:
 
     async def has_continued(self, task: RemoteTask) -> bool:
         """Whether an earlier attempt of the running call, before a crash, has resumed the delegate's run already."""
-        namespace, checkpoint_id = parent_checkpoint(ensure_config()["configurable"])
+        namespace, checkpoint_id = _compat.parent_checkpoint(ensure_config()["configurable"])
         parents = ((await self._state(task)).metadata or {}).get("parents", {})
         return checkpoint_id is not None and parents.get(namespace) == checkpoint_id
 
@@ -246,9 +238,9 @@ class DelegatedGraph:
         if delegation.untrusted:
             configurable[HANDED_PARTS] = [*delegation.untrusted]
         if not self.resumes:
-            configurable |= NO_PERSISTENCE
+            configurable |= _compat.NO_PERSISTENCE
         if task is not None:
-            configurable |= in_namespace(ensure_config(), task["context_id"])
+            configurable |= _compat.in_namespace(ensure_config(), task["context_id"])
         # A watched run streams its tokens to its own message stream, which leaves out models tagged `nostream`.
         tags = ["nostream"] if delegation.watch is None else []
         config: RunnableConfig = merge_configs(
@@ -258,9 +250,9 @@ class DelegatedGraph:
         if is_agent:
             options["context"] = delegated_context(get_runtime().context)
         else:
-            config = with_context(config, user_context)
+            config = _compat.with_context(config, user_context)
         # A run that an earlier attempt began has more events than this attempt adds.
-        continues = self.resumes and is_resuming(config) and checkpointer_of(config) is not None
+        continues = self.resumes and _compat.is_resuming(config) and _compat.checkpointer_of(config) is not None
         before = await self._used_before(config, delegation.prices) if continues else NO_USAGE
         try:
             await self._stream(given, config, options, output)
@@ -294,7 +286,7 @@ class DelegatedGraph:
         `raised` is the interrupt of the run; `task` is the approval that was answered before, None for the first.
         """
         asked = next((each for each in raised.args[0] if is_approval_request(each.value)), None)
-        if asked is None or not self.resumes or checkpointer_of(config) is None:
+        if asked is None or not self.resumes or _compat.checkpointer_of(config) is None:
             return None
         snapshot = await self._snapshot(config)
         events = _events_of(snapshot)
@@ -317,7 +309,9 @@ class DelegatedGraph:
     async def _state(self, task: RemoteTask) -> StateSnapshot:
         """Return the state of a waiting run."""
         config = ensure_config()
-        return await self._snapshot(merge_configs(config, {"configurable": in_namespace(config, task["context_id"])}))
+        return await self._snapshot(
+            merge_configs(config, {"configurable": _compat.in_namespace(config, task["context_id"])})
+        )
 
     async def _snapshot(self, config: RunnableConfig) -> StateSnapshot:
         """Return the state of the graph at a config."""
@@ -386,7 +380,7 @@ class _RunOutput:
             self.state = payload
         if mode != "updates":
             return
-        for change in changes_in(payload):
+        for change in _compat.changes_in(payload):
             self.events += [each for each in change.get("events") or () if is_event(each)]
             if self._is_agent and "usage" in change:
                 self.usage = add_usage(self.usage, change["usage"])
@@ -576,7 +570,7 @@ class BackgroundRuns:
     def _saver(self) -> BaseCheckpointSaver[Any] | None:
         """Return the graph's own saver, or that of the delegating agent; None if neither has one."""
         own = self.graph.checkpointer
-        return own if isinstance(own, BaseCheckpointSaver) else checkpointer_of(ensure_config())
+        return own if isinstance(own, BaseCheckpointSaver) else _compat.checkpointer_of(ensure_config())
 
     def _stored(self) -> CompiledStateGraph[Any, Any, Any, Any]:
         """Return the graph with a saver and a Store: its own, or those of the delegating agent."""

@@ -30,14 +30,9 @@ from graph_agent.base._internal.sync_bridge import await_uninterrupted
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.core.state.fence import CheckpointFence, DeferredWrites
 from graph_agent.core.state.own_checkpoint import deferred_of, fence_of
+from graph_agent.storage.checkpoints import session_index
 from graph_agent.storage.checkpoints.fenced_writes import at_of
 from graph_agent.storage.checkpoints.note_rows import forget_postgres_notes, postgres_notes
-from graph_agent.storage.checkpoints.session_index import (
-    POSTGRES_INDEX,
-    POSTGRES_INPUT_INDEX,
-    postgres_input_checkpoint,
-    postgres_threads,
-)
 from graph_agent.storage.checkpoints.write_probe import PROBE_BYTES
 
 try:
@@ -86,8 +81,8 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
     async def make(connection: AsyncConnection[DictRow]) -> None:
         """Create LangGraph's tables and the indexes of this package."""
         await AsyncPostgresSaver(connection, serde=serde).setup()
-        await connection.execute(POSTGRES_INDEX)
-        await connection.execute(POSTGRES_INPUT_INDEX)
+        await connection.execute(session_index.POSTGRES_INDEX)
+        await connection.execute(session_index.POSTGRES_INPUT_INDEX)
 
     await make_tables(url, make)
     async with open_pool(url, SAVER_CONNECTIONS) as pool:
@@ -427,7 +422,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
                 exist.
             limit: Maximum number of ids; None for no limit.
         """
-        return await postgres_threads(self._pool, group, after, limit)
+        return await session_index.postgres_threads(self._pool, group, after, limit)
 
     async def stored_notes(self, thread_id: str) -> list[ControlMessage]:
         """Return the notes to a session in the Store of the database, in the order of sending; empty without a
@@ -451,7 +446,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         The queued writes of the thread are committed first.
         """
         await self._flush(thread_id)
-        newest = await postgres_input_checkpoint(self._pool, thread_id, input_id)
+        newest = await session_index.postgres_input_checkpoint(self._pool, thread_id, input_id)
         if newest is None:
             return None
         return await self.aget_tuple(

@@ -40,15 +40,10 @@ from graph_agent.base._internal.credential_headers import check_headers
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.public_network import PublicTransport, is_public_url
 from graph_agent.base.errors import ConfigError
+from graph_agent.interfaces.server.a2a import error_responses
 from graph_agent.interfaces.server.a2a.conversations import SessionIdOf, session_id_of
 from graph_agent.interfaces.server.a2a.credentials import CredentialContext
 from graph_agent.interfaces.server.a2a.cross_process import OtherProcesses
-from graph_agent.interfaces.server.a2a.error_responses import (
-    Refusal,
-    RefusedStreams,
-    refused_over_jsonrpc,
-    refused_over_rest,
-)
 from graph_agent.interfaces.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
 from graph_agent.interfaces.server.a2a.listing import check_listing
 from graph_agent.interfaces.server.a2a.message_checks import STILL_RUNNING, CheckedRequests, check_required_fields
@@ -289,12 +284,12 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         for route in rest:
             if isinstance(route, Route) and route.path.endswith((":stream", ":subscribe")):
-                route.app = RefusedStreams(route.app)
+                route.app = error_responses.RefusedStreams(route.app)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_bounded(route, bounds, refused_over_jsonrpc) for route in rpc),
+            *(_bounded(route, bounds, error_responses.refused_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants is left out: it would match every path of the host application.
-            *(_bounded(route, bounds, refused_over_rest) for route in rest if isinstance(route, Route)),
+            *(_bounded(route, bounds, error_responses.refused_over_rest) for route in rest if isinstance(route, Route)),
         ]
         """The routes, for a Starlette or FastAPI application."""
 
@@ -345,7 +340,7 @@ class A2AServer:
             await self._push.aclose()
 
 
-def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseRoute:
+def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: error_responses.Refusal) -> BaseRoute:
     """Make a route of HTTP refuse requests over the size limits, in place, and return it; any other route stays as it
     is.
 

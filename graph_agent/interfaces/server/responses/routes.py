@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
 from starlette.responses import JSONResponse, Response
 
+from graph_agent.interfaces.server import parameters
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.interfaces.server.admission.gate import admitted_caller
@@ -22,14 +23,6 @@ from graph_agent.interfaces.server.chat.handler import REPLAYED
 from graph_agent.interfaces.server.chat.run_spec import token_of_key, with_key
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.error_responses import openai_refusal
-from graph_agent.interfaces.server.parameters import (
-    ChatEndpoint,
-    RequestServices,
-    Sender,
-    chat_endpoint,
-    open_part,
-    services,
-)
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.responses import output, schemas
 from graph_agent.interfaces.server.responses.background import Background
@@ -58,7 +51,7 @@ router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
 class ResponsesEndpoint:
     """One request to the Responses API, without its body."""
 
-    endpoint: ChatEndpoint
+    endpoint: parameters.ChatEndpoint
     """The request, its caller and its headers."""
     background: Background
     """The background responses of this process."""
@@ -356,7 +349,7 @@ async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
         yield text
 
 
-async def records(sender: Sender, server: RequestServices) -> Records:
+async def records(sender: parameters.Sender, server: parameters.RequestServices) -> Records:
     """Return the stored responses of the request's caller, as a dependency of routes."""
     return Records(server.chat.runs.host, sender)
 
@@ -366,7 +359,7 @@ async def background_responses(request: Request) -> Background:
 
     Raises `ProblemError` while the server is starting or stopping.
     """
-    return open_part(request, "background_responses", Background)
+    return parameters.open_part(request, "background_responses", Background)
 
 
 _CallerRecords = Annotated[Records, Depends(records)]
@@ -380,7 +373,7 @@ _Background = Annotated[Background, Depends(background_responses)]
 )
 async def create_response(
     body: schemas.CreateResponse,
-    endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)],
+    endpoint: Annotated[parameters.ChatEndpoint, Depends(parameters.chat_endpoint)],
     background: _Background,
     shows_calls: Annotated[
         Literal["true", "false"] | None,
@@ -396,7 +389,7 @@ async def create_response(
 
 @router.post("/responses/compact", responses=_COMPACT_ERRORS)
 async def compact_conversation(
-    body: schemas.CompactResponse, sender: Sender, server: RequestServices
+    body: schemas.CompactResponse, sender: parameters.Sender, server: parameters.RequestServices
 ) -> models.CompactionObject:
     """Return a conversation as its user messages and one item with a summary by the model, for use as input.
 
@@ -407,7 +400,9 @@ async def compact_conversation(
 
 @router.post("/responses/input_tokens", responses=_COUNT_ERRORS)
 async def count_input_tokens(
-    body: schemas.CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
+    body: schemas.CountInputTokens,
+    endpoint: Annotated[parameters.ChatEndpoint, Depends(parameters.chat_endpoint)],
+    background: _Background,
 ) -> models.InputTokenCount:
     """Estimate the input tokens of a request, at 4 characters per token. Nothing is run."""
     tokens = await ResponsesEndpoint(endpoint, background, None).count(body)
@@ -421,7 +416,7 @@ async def respond_over_websocket(websocket: WebSocket) -> None:
     A request over a limit is refused before the connection is accepted.
     """
     try:
-        server = await services(websocket)
+        server = await parameters.services(websocket)
         host = server.chat.runs.host
         with server.streams.slot(admitted_caller(websocket).name), host.notifier.stop_event() as stopping:
             await websocket.accept()
@@ -439,8 +434,8 @@ async def get_response(
     response_id: _ResponseId,
     caller_records: _CallerRecords,
     background: _Background,
-    sender: Sender,
-    server: RequestServices,
+    sender: parameters.Sender,
+    server: parameters.RequestServices,
     stream: Annotated[bool, Query(description="Stream the events of a background response.")] = False,
     starting_after: Annotated[
         int, Query(ge=-1, le=2**31, description="Only events with a higher sequence_number.")

@@ -11,14 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.settings.config import ReasoningEffort
-from graph_agent.interfaces.server.chat import function_tools, schemas
-from graph_agent.interfaces.server.chat.content_blocks import (
-    DATA_URL,
-    document_block,
-    image_at,
-    media_type_of,
-    simplify_blocks,
-)
+from graph_agent.interfaces.server.chat import content_blocks, function_tools, schemas
 from graph_agent.interfaces.server.chat.schemas import check_arguments
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.responses.encrypted_content import blocks_of, compaction_note
@@ -496,7 +489,7 @@ def _content(content: str | list[InputPart] | None) -> str | list[Any]:
     """
     if content is None or isinstance(content, str):
         return content or ""
-    return simplify_blocks([_block(part) for part in content])
+    return content_blocks.simplify_blocks([_block(part) for part in content])
 
 
 def _block(part: InputPart) -> dict[str, Any]:
@@ -510,7 +503,7 @@ def _block(part: InputPart) -> dict[str, Any]:
                 raise InvalidRequestError(
                     "An image is given by image_url; files are not stored, so there is no file_id.", "input"
                 )
-            return image_at(part.image_url)
+            return content_blocks.image_at(part.image_url)
         case "input_file":
             return _file(part)
         case _:
@@ -528,14 +521,16 @@ def _file(part: InputPart) -> dict[str, Any]:
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
             "input",
         )
-    found = DATA_URL.fullmatch(part.file_data)
+    found = content_blocks.DATA_URL.fullmatch(part.file_data)
     # Some clients send plain base64 with a file name.
-    mime_type = found[1] if found else media_type_of(part.filename)
+    mime_type = found[1] if found else content_blocks.media_type_of(part.filename)
     if mime_type is None:
         raise InvalidRequestError(
             "file_data is no data: URL with base64, and filename does not show its type.", "input"
         )
-    return document_block(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
+    return content_blocks.document_block(
+        mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename
+    )
 
 
 def _text(content: str | list[InputPart] | None) -> str:
