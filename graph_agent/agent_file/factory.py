@@ -115,7 +115,10 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 
 
 def load_tool(name: str, folder: Path) -> BaseTool:
-    """Import a tool by its dotted name, from `folder` first. Raises `ConfigError` if it is missing or no tool."""
+    """Import a tool by its dotted name, from `folder` first; a function with type hints and a docstring is converted.
+
+    Raises `ConfigError` if the name is missing, or its object is neither a tool nor such a function.
+    """
     return checked_tool(load_attribute(name, folder), repr(name))
 
 

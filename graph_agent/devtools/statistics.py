@@ -61,7 +61,7 @@ def pass_rate(passed: int, runs: int) -> Estimate:
 
 
 def _wilson(passed: int, runs: int) -> tuple[float, float, float]:
-    """Return the share `passed / runs`, and the lower and the upper end of Wilson's interval."""
+    """Return the share `passed / runs`, and the lower and the upper end of Wilson's interval; `runs` is at least 1."""
     # Wilson's interval has a width also for rates of 0 and 1, and never leaves this range.
     share = passed / runs
     centre = share + _Z * _Z / (2 * runs)

@@ -95,10 +95,11 @@ def log_at(level: str | None, stream: LogStream | None = None) -> None:
 
 
 def log_warnings(*, without_history: bool = False, stream: LogStream | None = None) -> None:
-    """Write warnings and errors without timestamps; replaces the handler of an earlier call.
+    """Write warnings and errors: as text the bare message, as JSON also the time. Replaces the handler of an earlier
+    call.
 
     Args:
-        without_history: Whether to omit warnings that the command also prints from the session's history.
+        without_history: Whether to omit records, of any level, that the command also prints from the session's history.
         stream: Where they are written; None for standard error.
 
     Raises:

@@ -384,7 +384,10 @@ def parse_lenient_json(text: str) -> Any:
 
 def is_several_objects(text: str) -> bool:
     """Whether a text is a JSON object followed by the begin of another one, as when the arguments of two calls were
-    merged."""
+    merged.
+
+    White space, commas and semicolons may stand between them. The first object must be strict JSON, without repairs.
+    """
     text = text.strip()
     try:
         value, end = _DECODER.raw_decode(text)

@@ -292,7 +292,8 @@ class _Conversation:
     async def run(self, *, continued: bool) -> types.CallToolResult:
         """Return the result of the call; raise `GraphInterrupt` for a question that has no answer yet.
 
-        A call that interrupts stays open on the server. After any other error, and at its end, it is removed from the
+        Requests for sampling are answered on the way, and a question that cannot be asked is answered as unsupported. A
+        call that interrupts stays open on the server. After any other error, and at its end, it is removed from the
         suspended calls.
 
         Args:

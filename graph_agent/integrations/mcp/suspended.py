@@ -241,7 +241,8 @@ class SuspendedCalls:
         """Continue a call with another process's answer, and send what follows to that process.
 
         That is the next question, after which the call is suspended again, or its result or its error, after which it
-        is ended. Signs of life are sent meanwhile. If the other process has removed its note, the call is ended.
+        is ended. Signs of life are sent meanwhile. If the other process has removed its note, the call is ended. Errors
+        of the Store are raised; they end the call, unless it is suspended again.
         """
         assert call.continue_for is not None, "the task that left it has set it"
         work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))

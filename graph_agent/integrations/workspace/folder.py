@@ -226,10 +226,11 @@ class Folder:
             make_parents: Whether to create missing folders.
 
         Raises:
-            PathError: The path leads out of the folder, or a part of it cannot be opened.
+            PathError: The path leads out of the folder, or a part of it or the root cannot be opened.
         """
-        opened = [os.open(self.root, _DIRECTORY)]
+        opened: list[int] = []
         try:
+            opened.append(os.open(self.root, _DIRECTORY))
             yield self._walk(path, opened, make_parents=make_parents)
         except OSError as error:
             raise PathError(f"{path} cannot be used: {error.strerror}.") from None

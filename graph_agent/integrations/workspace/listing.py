@@ -23,11 +23,15 @@ class Listing:
         timeout_s: Seconds after which the iteration ends.
 
     Raises:
-        PathError: The pattern is invalid.
+        PathError: The pattern is invalid, or the folder cannot be opened.
     """
 
     def __init__(self, folder: Folder, pattern: str, timeout_s: float) -> None:
-        self._folder = folder
+        try:
+            with folder.opened(""):
+                self._folder = folder
+        except OSError as error:
+            raise PathError(f"The workspace {folder.root} cannot be opened: {error.strerror}.") from None
         self._wanted = _wanted(pattern) if pattern else None
         self._ends = time.monotonic() + timeout_s
         self.is_late = False
@@ -58,7 +62,7 @@ class Listing:
                 return
 
     def _entries(self, base: str) -> tuple[list[str], list[str]]:
-        """Return the names of the subfolders and of the regular files in a folder; both empty if it was removed."""
+        """Return the names of the subfolders and of the regular files in a folder; both empty if it cannot be read."""
         folders, names = list[str](), list[str]()
         with suppress(PathError, OSError), self._folder.opened(base) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:

@@ -122,7 +122,10 @@ async def prune(
 
 
 async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool:
-    """Whether no run of any of these sessions is in progress, as their locks show; stops at the first busy session."""
+    """Whether no run of any of these sessions is in progress, as their locks show; stops at the first busy session.
+
+    Raises what `is_idle` raises if a lock cannot be read.
+    """
     for id_ in ids:
         if not await is_idle(saver, id_):
             return False

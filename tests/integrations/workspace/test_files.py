@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from functools import cache
 from pathlib import Path
@@ -172,6 +173,24 @@ def test_what_is_no_text_file_is_refused_with_its_reason(folder: Path, path: str
 
     with pytest.raises(ToolException, match=message):
         use(folder, "read_file", path=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", {"path": "b.txt"}),
+        ("write_file", {"path": "b.txt", "text": "new"}),
+        ("edit_file", {"path": "b.txt", "old": "plain", "new": "new"}),
+        ("list_files", {}),
+        ("search_files", {"expression": "plain"}),
+    ],
+)
+def test_a_removed_workspace_is_an_error_for_the_model(folder: Path, name: str, arguments: dict[str, str]) -> None:
+    tools = tools_of(folder)
+    shutil.rmtree(folder)
+
+    with pytest.raises(ToolException, match="No such file or directory"):
+        tools[name].invoke(arguments)
 
 
 GIT = [".git", ".git/hooks/pre-commit", ".GIT/config", "src/../.git/config", "to-git/config"]
