@@ -115,10 +115,8 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 
 
 def load_tool(name: str, folder: Path) -> BaseTool:
-    """Import a tool by its dotted name, from `folder` first; a function with type hints and a docstring is converted.
-
-    Raises `ConfigError` if the name is missing, or its object is neither a tool nor such a function.
-    """
+    """Import a tool, or a function to convert to one, by its dotted name, from `folder` first; raise `ConfigError` if it
+    is missing or neither."""
     return checked_tool(load_attribute(name, folder), repr(name))
 
 
