@@ -115,8 +115,8 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 
 
 def load_tool(name: str, folder: Path) -> BaseTool:
-    """Import a tool, or a function to convert to one, by its dotted name, from `folder` first; raise `ConfigError` if it
-    is missing or neither."""
+    """Import a tool, or a function to convert to one, by its dotted name, from `folder` first. Raises `ConfigError` if
+    it is missing or neither."""
     return checked_tool(load_attribute(name, folder), repr(name))
 
 
