@@ -70,7 +70,8 @@ class OutputConfig(schemas.RequestObject):
     """Options of the answer."""
 
     format: AnswerFormat | None = None
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    # Annotated, because `typing` would return an equal union of another package, which may list the values differently.
+    effort: Annotated[Literal["low", "medium", "high", "xhigh", "max"], "in this order"] | None = None
 
 
 class Thinking(schemas.RequestObject):
