@@ -270,7 +270,7 @@ async def pruned_and_unpruned(
             return found, pruned, await continuation(twin, at, replayed=replayed)
 
 
-_TIMES = {"ts", "started", "queued_s", "waited_s", "duration_s"}
+_TIMES = {"ts", "started", "resumed_at", "queued_s", "waited_s", "duration_s"}
 
 
 def _without_times(value: Any) -> Any:
