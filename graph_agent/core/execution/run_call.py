@@ -35,6 +35,7 @@ from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent, work_l
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
 from graph_agent.core.execution.uncertain_calls import with_uncertain_calls
 from graph_agent.core.extensions import invoke
+from graph_agent.core.extensions.argument_checks import check_finite
 from graph_agent.core.extensions.client_tools import call_client_tool
 from graph_agent.core.extensions.output import cut_short, fault, is_argument_error, may_have_run
 from graph_agent.core.extensions.toolbox import Toolbox
@@ -340,7 +341,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> call_events.Call
     while True:
         given = invoke.ReturnValue()
         try:
-            invoke.check_finite(tool, call["arguments"])
+            check_finite(tool, call["arguments"])
             arguments = toolbox.inject(tool, call, task.config, task.runtime)
             invoke.record_return_value(given)
             run = partial(toolbox.invoker(tool.name), arguments, call["id"], task.config)

@@ -34,11 +34,12 @@ _SPACES = " \t\n\r"
 def allows(entry: str, call: Call) -> bool:
     """Whether an entry of a skill's `allowed-tools` permits a call without approval.
 
-    - `search` permits the tool of that name, and `files_*` each tool whose name fits the pattern.
+    - `search` permits the tool of that name, and `files_*` each tool whose name fits the pattern; a pattern may also
+      stand before the parenthesis of the forms below.
     - `shell(git:*)` permits a call whose only argument is a text that is `git` or begins with `git `, without invisible
       characters and without those by which a shell runs further commands.
     - `shell(git status)` permits exactly that text as the only argument, and `shell(*)` every call of the tool.
-    - Any other limit permits nothing.
+    - A limit with a `*` elsewhere permits nothing. Spaces and line ends around the argument are ignored.
     """
     limited = _LIMITED.fullmatch(entry)
     if limited is None:
@@ -92,8 +93,9 @@ def review_call(call: Call, find: Callable[[str], Skill | None]) -> str | None:
     """Return why a call needs approval because of the loaded skills, as text for the person; None if it needs none.
 
     It needs approval if at least one loaded skill has `allowed-tools` and no such list permits the call. Skills that
-    the same reply loads count as loaded. The tools of skills themselves need none. Call this within a node, whose
-    messages are read.
+    the same reply loads count as loaded, with the list that `find` gives; the others count with the list in the result
+    of `load_skill`. The tools of skills themselves and `read_result` need none. Call this within a node, whose messages
+    are read.
 
     Args:
         find: Returns the skill of a name; None if there is none.

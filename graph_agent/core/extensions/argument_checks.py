@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from graph_agent.base._compat import config_parameter
 from graph_agent.base._internal.failure_log import exception_text
-from graph_agent.base.errors import ConfigError, SlowSchemaError
+from graph_agent.base.errors import ConfigError, SlowSchemaError, ToolArgumentsError
 from graph_agent.base.marks import tool_of
 from graph_agent.core.extensions.delegation import Delegate
 from graph_agent.core.extensions.output import misfit_text
@@ -25,6 +26,8 @@ _PLAIN_TYPES = (str, int, float, bool, type(None), Any, list, dict)
 """Types of parameters that certainly have a JSON schema."""
 _PLAIN_GENERICS = frozenset({list, dict, Union, UnionType})
 """Generic types that have a JSON schema if their arguments have."""
+_LONGEST_NUMBER = 1_000
+"""Maximum characters of a text that is checked; a longer one is not a number."""
 
 
 def checked_tools(given: object) -> list[BaseTool]:
@@ -239,3 +242,51 @@ class _ClassCheck:
         except Exception as error:  # noqa: BLE001 - a validator of the user may raise anything; the call itself reports it
             return misfit_text(self._tool, error, self._hidden) or None if hasattr(error, "errors") else None
         return None
+
+
+def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
+    """Raise `ToolArgumentsError` with the names of arguments with a text, also inside lists and dicts, that the schema
+    converts to NaN or an infinity.
+
+    Nothing is checked if the schema is no pydantic class, or the arguments do not fit it; long texts are skipped.
+    Exceptions of a validator that are no validation error are raised.
+    """
+    suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
+    if not suspects:
+        return
+    # The schema without injected arguments.
+    schema = tool.tool_call_schema
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return
+    try:
+        parsed = vars(schema.model_validate({**arguments}))
+    except ValidationError:
+        return  # the call itself reports the misfit
+    if names := [name for name in suspects if _is_not_finite(parsed.get(name))]:
+        raise ToolArgumentsError(
+            f"The arguments do not fit the tool {tool.name!r}: {', '.join(names)} must be finite, and was given as "
+            f"{', '.join(repr(arguments[name])[:80] for name in names)}. Send a finite number."
+        )
+
+
+def _may_be_not_finite(value: Any) -> bool:
+    if isinstance(value, str):
+        if len(value) > _LONGEST_NUMBER:
+            return False
+        try:
+            return not math.isfinite(float(value))
+        except ValueError:
+            return False
+    if isinstance(value, Mapping):
+        return any(map(_may_be_not_finite, value.values()))
+    return isinstance(value, list) and any(map(_may_be_not_finite, value))
+
+
+def _is_not_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, BaseModel):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return any(map(_is_not_finite, value.values()))
+    return isinstance(value, list | tuple | set) and any(map(_is_not_finite, value))

@@ -62,7 +62,7 @@ class HistoryCompression(LoopHook):
         Results without an id are left out. The others are compressed concurrently, or taken from the cache, which is by
         content. Raises what `compress` raises, and `TypeError` if it returns no text.
         """
-        old = results[: len(results) - self._keep_newest]
+        old = results[: max(0, len(results) - self._keep_newest)]
         long = [result for result in old if len(result.text) > self._over_chars and result.id]
         short = await asyncio.gather(*(self._compressed(result.text) for result in long))
         return {str(result.id): text for result, text in zip(long, short, strict=True)}

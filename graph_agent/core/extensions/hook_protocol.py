@@ -111,7 +111,7 @@ class RequestPatch:
         Fields of the patch that are None keep the request's value; options are merged, and the patch's win.
 
         Raises:
-            ValueError: One of `tools` cannot be converted to a tool schema.
+            ValueError: One of `tools` cannot be converted to a tool schema, or has no name.
         """
         return replace(
             request,

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import functools
 import inspect
-import math
 import random
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from graph_agent.base._compat import InjectedArguments, as_tool_output, config_p
 from graph_agent.base._internal.sync_bridge import call_in_thread, is_cancelled
 from graph_agent.base._internal.text import as_text, clean, decode, text_of, to_json_safe
 from graph_agent.base._internal.validation_text import explain
-from graph_agent.base.errors import CallError, ConfigError, ToolArgumentsError
+from graph_agent.base.errors import CallError, ConfigError
 from graph_agent.base.history.call_events import CallResult, Handoff, as_json, structured_content
 from graph_agent.base.history.events import NOT_RUN, SUCCESSES, ResultStatus
 from graph_agent.base.input_messages import CONTEXT_MARK
@@ -76,7 +75,12 @@ class CommandEffects:
     @classmethod
     def read(cls, returned: Any, call: Call, scope: CommandScope) -> CommandEffects:
         """Return the effects of what a call returned: its result message, state writes, further messages and a handoff.
-        What `scope` does not allow is in `refused` only, as text.
+
+        The first `ToolMessage` for the call is the result. Messages of the user and the system are further messages,
+        those of the user marked as context. Any other message or object, and a change that `scope` does not allow, adds
+        a text to `refused`; if there is any, the other effects must not be used. A handoff without a `ToolMessage` for
+        the call gets a result text. Fields of the agent itself are skipped in the update of a handoff, and in other
+        updates `status`, `stop_reason` and `structured_response`.
         """
         effects = cls()
         for item in returned if isinstance(returned, list) else [returned]:
@@ -160,12 +164,17 @@ def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
 def as_command(message: ToolMessage, output: CallResult) -> ToolMessage | Command[Any]:
     """Return a call's result for middleware: the message, a command if there are effects beyond it, or for a handoff
     the command to the parent graph.
+
+    The command's `update` is a dict, but a list of pairs if a field was written several times.
     """
     if output.handoff is not None:
         return parent_command([output.handoff])
     if not output.writes and not output.messages:
         return message
-    return Command(update={**dict(output.writes), "messages": [message, *output.messages]})
+    update = [*output.writes, ("messages", [message, *output.messages])]
+    # A dict, which middleware may expect, has one value for each field.
+    by_name = dict(update)
+    return Command(update=by_name if len(by_name) == len(update) else update)
 
 
 def _pairs(update: Any) -> list[tuple[str, Any]]:
@@ -174,55 +183,6 @@ def _pairs(update: Any) -> list[tuple[str, Any]]:
     if isinstance(update, list | tuple):
         return [(name, value) for name, value in update]
     return [] if update is None else [(name, value) for name, value in vars(update).items()]
-
-
-_LONGEST = 1_000
-"""Maximum characters of a text that is checked; a longer one is not a number."""
-
-
-def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
-    """Raise `ToolArgumentsError` with the names of text arguments that the schema converts to NaN or an infinity.
-    Nothing is checked if the schema is no pydantic class, or the arguments do not fit it; long texts are skipped.
-    """
-    suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
-    if not suspects:
-        return
-    # The schema without injected arguments.
-    schema = tool.tool_call_schema
-    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return
-    try:
-        parsed = vars(schema.model_validate({**arguments}))
-    except ValidationError:
-        return  # the call itself reports the misfit
-    if names := [name for name in suspects if _is_not_finite(parsed.get(name))]:
-        raise ToolArgumentsError(
-            f"The arguments do not fit the tool {tool.name!r}: {', '.join(names)} must be finite, and was given as "
-            f"{', '.join(repr(arguments[name])[:80] for name in names)}. Send a finite number."
-        )
-
-
-def _may_be_not_finite(value: Any) -> bool:
-    if isinstance(value, str):
-        if len(value) > _LONGEST:
-            return False
-        try:
-            return not math.isfinite(float(value))
-        except ValueError:
-            return False
-    if isinstance(value, Mapping):
-        return any(map(_may_be_not_finite, value.values()))
-    return isinstance(value, list) and any(map(_may_be_not_finite, value))
-
-
-def _is_not_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, BaseModel):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        return any(map(_is_not_finite, value.values()))
-    return isinstance(value, list | tuple | set) and any(map(_is_not_finite, value))
 
 
 @dataclass(slots=True)
@@ -258,9 +218,11 @@ class Invoker:
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
-        """Run the tool with the model's arguments and the injected ones; return text, a `ToolMessage`, or a list of
-        messages and commands that the tool created. Raises the tool's exception, or `ValidationError` for arguments
-        that do not fit.
+        """Run the tool with the model's arguments and the injected ones; return text, a `ToolMessage` or `Command`, or
+        a list of messages and commands that the tool created.
+
+        Raises the tool's exception, `ValidationError` for arguments that do not fit, or `TypeError` if the tool's
+        function returned a coroutine or a generator.
         """
         if self._direct is not None and not _has_callbacks(config):
             return await self._direct(arguments, call_id, config)
@@ -385,7 +347,8 @@ def _with_recording(tool: BaseTool) -> BaseTool:
 
 
 def _with_shallow_schema(tool: BaseTool, injected: InjectedArguments) -> BaseTool:
-    """Return a copy of the tool whose schema does not serialize injected arguments; the tool itself if it has none.
+    """Return a copy of the tool whose schema does not serialize injected arguments; the tool itself if its schema is no
+    pydantic class, or has none of them.
 
     LangChain dumps validated arguments only to get their names. The dump of a `ToolRuntime` warns about each value
     whose type differs from the declared one, and serializes the whole history in its state.
@@ -490,10 +453,11 @@ def read_output(
     if found is None:
         return CallResult(f"{call['name']} returned no message for this call; its result is not known.", "error")
     value = given.value if given is not None and given.is_known else found
+    # Read first: `textless_in` consumes the iterators inside the value.
+    content, text = _content(found.content), _json_text(given, found)
     if kind := textless_in(value, found.content):
         return CallResult(textless_fault(call["name"], kind), "error", **effects.fields())
     artifact = None if found.artifact is None else to_json_safe(found.artifact)
-    content, text = _content(found.content), _json_text(given, found)
     stored = structured_content(content if text is None else text, artifact)
     if text is None:
         status: ResultStatus = "error" if found.status == "error" else "success"
@@ -502,8 +466,8 @@ def read_output(
 
 
 def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
-    """Return a tool's return value as JSON; None if it is text, unknown, or has messages or commands, or for content
-    blocks.
+    """Return a tool's return value as JSON; None if it is text, unknown, cannot be converted, or has a `ToolMessage` or
+    `Command`, or if the message has content blocks.
     """
     if given is None or not given.is_known or isinstance(_content(found.content), list):
         return None
@@ -578,7 +542,10 @@ class ToolRetry(BaseModel):
             raise ConfigError(explain(error, where, cls)) from None
 
     def wait_s(self, attempt: int) -> float:
-        """Return the seconds to wait after attempt `attempt` (from 1), `max_interval` at most; random with `jitter`."""
+        """Return the seconds to wait after attempt `attempt` (from 1), `max_interval` at most.
+
+        With `jitter`, they are multiplied by a random factor between 0.5 and 1.
+        """
         longest = min(self.initial_interval, self.max_interval)
         for _ in range(attempt - 1):
             longest = min(longest * self.backoff_factor, self.max_interval)

@@ -55,7 +55,8 @@ def misfit_text(tool: BaseTool, error: Any, hidden: Collection[str] = ()) -> str
 
 
 def may_have_run(error: BaseException) -> bool:
-    """Whether a call may have taken effect although it ended with this exception: a timeout, or a lost MCP server."""
+    """Whether a call may have taken effect although it ended with this exception: a timeout, or an `McpServerError`
+    with `may_have_run`."""
     if isinstance(error, McpServerError):
         return error.may_have_run
     return isinstance(error, TimeLimitError)
@@ -64,9 +65,10 @@ def may_have_run(error: BaseException) -> bool:
 def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) -> str:
     """Return the text that the model receives for a call that raised an exception.
 
-    The text of a `CallError` or `ToolException` is used as it is; other texts name the tool. A time limit and calls
-    that never started have texts of their own. If a model raised the exception, the provider's own message is left out.
-    An error of arguments that pydantic raised becomes a list of what does not fit.
+    The text of a `CallError` or `ToolException` is used as it is, unless that of the latter is empty; other texts name
+    the tool. A time limit and calls that never started have texts of their own. If a model raised the exception, the
+    provider's own message is left out. With `unfit`, a validation error of pydantic becomes a list of what does not
+    fit.
 
     Args:
         tool: The tool that was called.
@@ -105,17 +107,19 @@ def cut_short(cause: StopCause, *, started: bool, writes: bool) -> CallResult:
     return CallResult(text, "unknown" if writes else "error")
 
 
-_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+")
-_SHOWN_ADDRESS = re.compile(r"(?:^|\")<([\w.]+) object at 0x[0-9a-fA-F]+>(?:$|\")")
+_NAME = r"[^<>]*(?:<(?:locals|lambda|genexpr)>[^<>]*){0,9}"
+"""A text with the qualified names of functions, as in `function <lambda>` or `app.make.<locals>.Order object`."""
+_ADDRESS = re.compile(rf"<(?:bound method {_NAME} of <)?{_NAME} at 0x[0-9a-fA-F]+")
+_SHOWN_ADDRESS = re.compile(r"(?:^|\")<((?:[\w.]|<locals>)+) object at 0x[0-9a-fA-F]+>(?:$|\")")
 """A text, or a JSON string, that consists of an object's default `repr`, as in `<app.Order object at 0x7f…>`."""
 
 
 def textless(value: Any) -> str | None:
     """Return the type name of an object in a value whose text is only its memory address; None if there is none.
 
-    Objects in lists, dicts, sets, dataclasses and pydantic models count, and so do functions and iterators, which are
-    not consumed. A string does not, as its author may have meant it. A value that cannot be converted otherwise counts
-    as readable.
+    Objects in lists, dicts, sets, dataclasses and pydantic models count, and so do functions and methods. An iterator
+    counts only if it is the value itself; one inside the value is consumed. A string does not count, as its author may
+    have meant it. A value whose conversion to JSON fails for another reason counts as readable.
     """
     found: list[str] = []
 
@@ -141,7 +145,7 @@ def shown_address(content: str | list[Any]) -> str | None:
     """Return the type name of an object of which a message shows only the memory address; None if there is none.
 
     Args:
-        content: Text or content blocks; each text may be JSON with such a string.
+        content: Text or content blocks. A text counts if it is the address alone, or JSON that has it as a string.
     """
     texts = [content] if isinstance(content, str) else [text_of([block]) for block in content]
     return next((found[1] for text in texts if (found := _SHOWN_ADDRESS.search(text.strip()))), None)

@@ -79,14 +79,15 @@ def read_bytes(folder: Path, path: str, most: int) -> bytes:
 
 
 def read_skill_text(folder: Path, path: str) -> str:
-    """Return the text of a UTF-8 file in a folder.
+    """Return the text of a UTF-8 file in a folder, without a byte order mark.
 
     Args:
         folder: The folder of the skill.
         path: The file's path in the folder, with `/` between its parts.
 
     Raises:
-        UnreadableFileError: The file cannot be read (see `read_bytes`), has more than `MOST_TEXT_BYTES`, or is binary.
+        UnreadableFileError: The file cannot be read (see `read_bytes`), has more than `MOST_TEXT_BYTES`, has a zero
+            byte, or is not UTF-8.
     """
     content = read_bytes(folder, path, MOST_TEXT_BYTES)
     with suppress(UnicodeDecodeError):

@@ -58,7 +58,8 @@ class Skill:
 
 
 def skill_file(folder: Path) -> Path | None:
-    """Return the path of the `SKILL.md` in a folder; None without one, or if the folder cannot be read."""
+    """Return the path of the `SKILL.md`, or else `skill.md`, in a folder; None without one, or if the folder cannot be
+    read."""
     try:
         names = set(os.listdir(folder))
     except OSError:
@@ -118,14 +119,14 @@ def read_skill(folder: str | Path) -> Skill:
 
 
 def _split(text: str, where: str) -> tuple[str, str]:
-    r"""Split a `SKILL.md` into its front matter and the text after it.
+    r"""Split a `SKILL.md` into its front matter and the text after it, without surrounding spaces and empty lines.
 
     Args:
         text: The content, with line ends `\n`.
         where: Text that names the file; it begins the error message.
 
     Raises:
-        ConfigError: A line `---` is missing.
+        ConfigError: The first line is not `---`, or no later one is. Spaces may follow the hyphens.
     """
     lines = text.split("\n")
     if lines[0].rstrip() != _FENCE:
@@ -160,8 +161,8 @@ def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
 def _name_fault(value: Any, folder: Path) -> str | None:
     """Return what is wrong with a name, as a clause; None if it is valid and equals the folder's name.
 
-    A valid name has at most `MOST_NAME_CHARS` characters: lowercase letters, digits, and single hyphens between them.
-    Unicode forms are normalized before the comparison.
+    A valid name has 1 to `MOST_NAME_CHARS` characters: lowercase letters and digits of any script, and single hyphens
+    between them. Unicode forms are normalized, and spaces around the name removed, before all checks.
     """
     if not isinstance(value, str) or not value.strip():
         return "write a text, such as 'pdf-forms'"
@@ -178,7 +179,9 @@ def _name_fault(value: Any, folder: Path) -> str | None:
 
 
 def _description_fault(value: Any, _: Path) -> str | None:
-    """Return what is wrong with a description, as a clause; None if it is valid."""
+    """Return what is wrong with a description, as a clause; None if it is valid: a text that is not blank, of at most
+    `MOST_DESCRIPTION_CHARS` characters.
+    """
     if not isinstance(value, str) or not value.strip():
         return "write what the skill does and when to use it"
     if len(value) > MOST_DESCRIPTION_CHARS:
@@ -192,14 +195,16 @@ def _text_fault(value: Any, _: Path) -> str | None:
 
 
 def _compatibility_fault(value: Any, folder: Path) -> str | None:
-    """Return what is wrong with a `compatibility`, as a clause; None if it is valid."""
+    """Return what is wrong with a `compatibility`, as a clause; None if it is valid: any text, also an empty one, of at
+    most `MOST_COMPATIBILITY_CHARS` characters.
+    """
     if isinstance(value, str) and len(value) > MOST_COMPATIBILITY_CHARS:
         return f"it has {len(value)} characters; write {MOST_COMPATIBILITY_CHARS} at most"
     return _text_fault(value, folder)
 
 
 def _metadata_fault(value: Any, _: Path) -> str | None:
-    """Return what is wrong with a `metadata`, as a clause; None if it is empty or a mapping of text to text."""
+    """Return what is wrong with a `metadata`, as a clause; None if it is an empty text or a mapping of text to text."""
     if value == "":  # the key without a value
         return None
     if not isinstance(value, dict) or not all(isinstance(text, str) for pair in value.items() for text in pair):
@@ -208,7 +213,8 @@ def _metadata_fault(value: Any, _: Path) -> str | None:
 
 
 def _allowed_tools_fault(value: Any, _: Path) -> str | None:
-    """Return what is wrong with an `allowed-tools`, as a clause; None if it is a text or a list of texts."""
+    """Return what is wrong with an `allowed-tools`, as a clause; None if it is a text or a list of texts, also if they
+    are empty."""
     if isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value)):
         return None
     return "write names of tools, separated by spaces, such as 'read_file search'"
@@ -226,7 +232,8 @@ _CHECKS: dict[str, Callable[[Any, Path], str | None]] = {
 
 
 def _entries(value: str | list[str]) -> tuple[str, ...]:
-    """Return the entries of `allowed-tools`; a text is split at spaces and commas outside of parentheses."""
+    """Return the entries of `allowed-tools`; a text is split at spaces, line ends and commas outside of parentheses, a
+    list is not. Empty entries are left out."""
     if isinstance(value, list):
         return tuple(filter(None, map(str.strip, value)))
     entries, entry, depth = list[str](), "", 0

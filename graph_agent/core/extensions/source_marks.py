@@ -37,6 +37,7 @@ def check_marks(toolbox: Toolbox) -> None:
     """Check the marks `source` and `sinks` of all tools.
 
     `source` is `trusted`, `untrusted`, or a list of fields of the result; `sinks` is a list of arguments of the tool.
+    The lists may not be empty.
 
     Raises:
         ConfigError: A mark is invalid, or a sink is no argument of its tool.

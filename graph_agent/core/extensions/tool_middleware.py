@@ -71,7 +71,8 @@ class ToolMiddleware:
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
         """Run a call through the middleware and return its output.
 
-        - An exception of middleware is logged and becomes an error output.
+        - An exception of middleware is logged and becomes an error output, with the status `denied` if the tool has
+          not run.
         - If the tool's own exception passes through the middleware, the tool's error output is returned.
         - If middleware gives the output without running the tool, its status is `answered`, or `denied` for an error,
           and `decided_by` names the middleware.

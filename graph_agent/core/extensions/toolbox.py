@@ -24,10 +24,16 @@ from graph_agent.base.calls import delegation_name, is_delegation
 from graph_agent.base.delegate_tasks import RemoteTask
 from graph_agent.base.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.base.types import Call
-from graph_agent.core.extensions.argument_checks import ArgumentsCheck, check_schema, openai_schema, schema_check
+from graph_agent.core.extensions.argument_checks import (
+    ArgumentsCheck,
+    check_finite,
+    check_schema,
+    openai_schema,
+    schema_check,
+)
 from graph_agent.core.extensions.client_tools import bare_schema
 from graph_agent.core.extensions.delegation import AskingDelegate, Delegate, LateDelegate
-from graph_agent.core.extensions.invoke import Invoker, ToolRetry, check_finite, tool_runtime
+from graph_agent.core.extensions.invoke import Invoker, ToolRetry, tool_runtime
 from graph_agent.core.extensions.output import misfit_text
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.models.client import ToolSchemas
@@ -240,7 +246,7 @@ class Toolbox:
     def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
         """Return a copy that runs calls of the tool `name` by another tool, which middleware has given.
 
-        The tools offered to the model are unchanged.
+        The tools offered to the model are unchanged. Raises `ConfigError` for an invalid `retry` mark.
         """
         other = copy.copy(self)
         other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
@@ -530,8 +536,8 @@ class Toolbox:
 def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
     """Return why a call that a person wants to run is invalid, as text for the person; None if it can run.
 
-    Unlike `planned_fault`, unknown tools and unknown arguments are faults. A delegation has exactly one argument,
-    `task`.
+    Unlike `planned_fault`, unknown tools (also client tools) and unknown arguments are faults. A delegation has exactly
+    one argument, `task`, a text that is not blank.
 
     Args:
         toolbox: The agent's tools.
@@ -568,10 +574,8 @@ def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str
 
 
 def _arguments_fault(toolbox: Toolbox, tool: BaseTool, arguments: dict[str, Any]) -> str | None:
-    """Return why a person's arguments do not fit a tool, unknown names included; None if they fit.
-
-    For a tool without a pydantic schema, the check is that of `arguments_fault`.
-    """
+    """Return why a person's arguments do not fit a tool, unknown names included; None if they fit, or if a validator
+    raises something else than a validation error. Without a pydantic schema, `arguments_fault` is called."""
     # The schema without injected arguments.
     schema = tool.tool_call_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
@@ -588,4 +592,6 @@ def _arguments_fault(toolbox: Toolbox, tool: BaseTool, arguments: dict[str, Any]
         return explain(error, tool.name, schema)
     except ToolArgumentsError as error:
         return str(error)
+    except Exception:  # noqa: BLE001 - a validator of the user may raise anything; the call itself reports it
+        return None
     return None

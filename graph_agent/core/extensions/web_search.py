@@ -21,7 +21,7 @@ from graph_agent.core.extensions.hook_protocol import (
     OnError,
     RequestPatch,
 )
-from graph_agent.core.extensions.output import textless, textless_fault
+from graph_agent.core.extensions.output import textless_fault, textless_in
 
 logger = get_logger("graph_agent.hooks.web_search")
 
@@ -94,8 +94,8 @@ class WebSearchInterception(LoopHook):
     async def _fulfil(self, call: Call) -> ToolMessage:
         """Run one search and return its result message.
 
-        It is an error result if the query is no text, if the search fails (which is logged), or if it returns an object
-        without a text. An empty result becomes `Nothing was found.`
+        It is an error result if the query is no text or blank, if the search fails (which is logged), or if it returns
+        an object without a text. An empty text becomes `Nothing was found.`
         """
         query = call["arguments"].get("query")
         if not isinstance(query, str) or not query.strip():
@@ -106,9 +106,10 @@ class WebSearchInterception(LoopHook):
         except Exception as error:  # noqa: BLE001 - a search may raise anything; the error is a result for the model
             log_user_error(logger, "The search of a hook", error)
             return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
-        if (kind := textless(found)) is not None:
+        text = clean(as_text(found))
+        if (kind := textless_in(found, text)) is not None:
             return _result(call, textless_fault("The search", kind), failed=True)
-        return _result(call, clean(as_text(found)) or "Nothing was found.")
+        return _result(call, text or "Nothing was found.")
 
     async def _run(self, query: str) -> Any:
         """Call the search function with a query; a function that is no coroutine function runs in a thread.

@@ -197,7 +197,8 @@ class ModelMiddleware:
     ) -> AIMessage:
         """Pass an answer that needed no model call through the middleware that rewrites replies, and return the result.
 
-        Unchanged if there is no such middleware. No request is sent; a changed text is recorded as `replaced`.
+        Unchanged if there is no such middleware. No request is sent; a changed text is recorded as `replaced`. State
+        updates of the middleware are dropped.
 
         Args:
             model: The model that the request names.
@@ -457,8 +458,8 @@ class _WrappedPlanner(StructuredPlanner):
         `StructuredPlanner.plan`.
 
         If a plan has only an answer, the middleware receives the answer as text. If it returns the reply unchanged, the
-        original plan is returned; a rewritten answer becomes a plan again. A reply that middleware made up is returned
-        as it is.
+        original plan is returned; a rewritten answer becomes a plan again. A rewritten plan with calls, and a reply
+        that middleware made up without a request, are returned as they are.
 
         Raises:
             Exception: The errors of `ModelMiddleware.ask`.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
+from types import NoneType
 from typing import Any, get_args
 from uuid import UUID
 
@@ -327,7 +328,7 @@ def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
 
     Returns:
         Path and type name of the first such value, e.g. `("['user'][0]", "Decimal2")`. The path is empty for the value
-        itself, and ` (key …)` for a dict's key, which must be a text, number or boolean.
+        itself, and ` (key …)` for a dict's key, which must be a text, number, boolean or None.
     """
     if isinstance(value, Overwrite):
         value = value.value
@@ -337,8 +338,9 @@ def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
         return None if plain else ("", type(value).__name__)
     if type(value) is dict:
         items = [(f"[{key!r}]", each) for key, each in value.items()]
-        if strange := next((key for key in value if type(key) not in (str, int, float, bool)), None):
-            return f" (key {strange!r})", type(strange).__name__
+        for key in value:
+            if type(key) not in (str, int, float, bool, NoneType):
+                return f" (key {key!r})", type(key).__name__
     elif type(value) in (list, tuple, set, frozenset, deque):
         items = [(f"[{at}]", each) for at, each in enumerate(value)]
     else:

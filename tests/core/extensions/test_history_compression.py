@@ -70,11 +70,15 @@ TWO_INPUTS = [reads(1), reads(2), "No more actions.", "Done.", reads(3), "No mor
             [[], [13_005], [4, 13_007], [4, 13_007], [4, 13_007], [4, 4, 13_007], [4, 4, 13_007]],
         ),
         (
+            HistoryCompression(upper, over_chars=100, keep_newest=5),
+            [[], [13_005], *[[13_005, 13_007]] * 3, *[[13_005, 13_007, 13_007]] * 2],
+        ),
+        (
             HistoryCompression(upper, over_chars=20_000),
             [[], [13_005], *[[13_005, 13_007]] * 3, *[[13_005, 13_007, 13_007]] * 2],
         ),
     ],
-    ids=["all", "newest kept", "short enough"],
+    ids=["all", "newest kept", "more kept than there are", "short enough"],
 )
 async def test_every_later_request_is_shorter(hook: HistoryCompression, sent: list[list[int]]) -> None:
     """Plans and answers of one input, and of the next."""

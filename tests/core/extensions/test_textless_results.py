@@ -26,6 +26,21 @@ from tests.support.warm_process import warm_python
 class Foo:
     """An object without a text of its own."""
 
+    def look(self) -> None: ...
+
+
+def local_object() -> Any:
+    class Local:
+        """An object of a class that is defined in a function."""
+
+    return Local()
+
+
+def local_function() -> Callable[[], None]:
+    def inner() -> None: ...
+
+    return inner
+
 
 class Named:
     def __str__(self) -> str:
@@ -59,6 +74,10 @@ TEXTLESS: dict[str, tuple[Callable[[], Any], str]] = {
     "in a dataclass": (lambda: Holder(Foo()), "Foo"),
     "in a model": (lambda: [Model(inner={"a": Foo()})], "Foo"),
     "function": (lambda: test_a_blocking_tool_that_raises_fails_as_before, "function"),
+    "lambda": (lambda: lambda: None, "function"),
+    "nested function": (lambda: [local_function()], "function"),
+    "object of a local class": (local_object, "local_object.<locals>.Local"),
+    "bound method": (lambda: {"a": Foo().look}, "method"),
     "method": (lambda: Foo().__str__, "method-wrapper"),
     "iterator": (lambda: map(str, [1]), "map"),
     "lock": (threading.Lock, "lock"),
@@ -152,6 +171,13 @@ async def test_a_value_with_a_text_is_read_as_before(make: Callable[[Callable[[]
     assert await result_of(make(lambda: value)) == ("success", text)
 
 
+@pytest.mark.parametrize("make", [blocking, asynchronous, with_artifact])
+async def test_iterators_inside_a_value_are_read_once(make: Callable[[Callable[[], Any]], BaseTool]) -> None:
+    look = make(lambda: {"rows": map(str, [1, 2]), "more": (n for n in [3])})
+
+    assert await result_of(look) == ("success", '{"rows": ["1", "2"], "more": [3]}')
+
+
 def test_a_blocking_tool_that_raises_fails_as_before() -> None:
     assert Foo().__repr__().startswith("<")
 
@@ -169,11 +195,12 @@ async def test_an_object_is_returned_once_whatever_the_retries() -> None:
     assert (await result_of(look), len(ran)) == (expected("look", "Foo"), 1)
 
 
-async def test_a_message_that_shows_only_an_address_is_an_error() -> None:
+@pytest.mark.parametrize("make", [Foo, local_object])
+async def test_a_message_that_shows_only_an_address_is_an_error(make: Callable[[], Any]) -> None:
     @tool
     def look() -> Any:
         """Look."""
-        return ToolMessage(str(Foo()), tool_call_id="c1")
+        return ToolMessage(str(make()), tool_call_id="c1")
 
     assert (await result_of(look))[0] == "error"
 
@@ -186,11 +213,12 @@ async def test_a_tool_of_an_mcp_server_that_sends_an_address_is_an_error(name: s
     assert found == expected(name, "object")
 
 
-async def test_a_search_of_a_hook_that_returns_an_object_is_an_error() -> None:
-    hook = WebSearchInterception(lambda query: [Foo()])
+@pytest.mark.parametrize(("value", "kind"), [(Foo, "Foo"), (lambda: map(str, [1]), "map")], ids=["object", "iterator"])
+async def test_a_search_of_a_hook_that_returns_an_object_is_an_error(value: Callable[[], Any], kind: str) -> None:
+    hook = WebSearchInterception(lambda query: [value()])
     call = asks(("c1", "web_search", {"query": "x"}))
 
-    assert await result_of(None, [call], hooks=[hook]) == expected("The search", "Foo")
+    assert await result_of(None, [call], hooks=[hook]) == expected("The search", kind)
 
 
 class Helper:

@@ -11,7 +11,7 @@ from langchain.agents.middleware import wrap_tool_call
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolRuntime
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 from pydantic import v1 as pydantic_v1
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
@@ -200,6 +200,23 @@ async def test_a_person_cannot_edit_a_call_to_arguments_that_do_not_fit(kind: st
 
     with pytest.raises(DecisionError, match="room"):
         await session.resume(edit({"room": "four"}))
+
+
+async def test_an_edit_that_makes_a_validator_fail_is_an_error_of_the_call() -> None:
+    class Fragile(BaseModel):
+        room: int
+
+        @field_validator("room")
+        @classmethod
+        def known(cls, room: int) -> int:
+            return {4: 4}[room]
+
+    session = Session(agent_of(tool_of([], Fragile), asks(("c", "book", {"room": 4})), approve="book"), "s1")
+    await session.run("go")
+
+    result = await session.resume(edit({"room": 5}))
+
+    assert [call.status for call in result.calls] == ["error"]
 
 
 async def test_a_schema_that_cannot_be_evaluated_stops_no_call() -> None:

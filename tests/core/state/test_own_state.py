@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import operator
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, NotRequired
 
 import pytest
 from langchain.agents import AgentState
+from langchain.agents.middleware import wrap_tool_call
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.channels import UntrackedValue
@@ -32,6 +34,11 @@ class Shop(TypedDict):
     customer: str
     basket: Annotated[list[str], operator.add]
     visits: NotRequired[int]
+
+
+@wrap_tool_call
+async def passing(request: Any, handler: Any) -> Any:
+    return await handler(request)
 
 
 def result(text: str, call_id: str) -> ToolMessage:
@@ -378,6 +385,35 @@ async def test_other_commands_of_a_tool_are_refused_with_the_reason() -> None:
         "'events' is no own state field of the agent.",
         "it adds an object of type ToolMessage.",
     ]
+
+
+@pytest.mark.parametrize("hooks", [[], [passing]], ids=["plain", "with middleware"])
+async def test_all_writes_of_one_call_to_a_field_with_a_reducer_count(hooks: list[Any]) -> None:
+    @tool
+    def fill(tool_call_id: Annotated[str, InjectedToolCallId]) -> list[Command[Any]]:
+        """Fill the basket."""
+        done = {"basket": ["tea"], "messages": [result("ok", tool_call_id)]}
+        return [Command(update=done), Command(update={"basket": ["jam"]})]
+
+    session = shop(ScriptedChatModel([asks(("a", "fill", {})), "Done."]), tools=[fill], hooks=hooks)
+
+    ran = await session.run("go")
+
+    assert (ran.results, ran.state) == ({"a": "ok"}, {"basket": ["tea", "jam"]})
+
+
+@pytest.mark.parametrize("key", [Decimal(0), frozenset()], ids=repr)
+async def test_a_key_that_checkpoints_cannot_hold_is_an_error_also_if_it_is_falsy(key: Any) -> None:
+    @tool
+    def bad(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Write a strange key."""
+        return Command(update={"basket": [{key: 1}], "messages": [result("ok", tool_call_id)]})
+
+    session = shop(ScriptedChatModel([asks(("a", "bad", {})), "Done."]), tools=[bad])
+
+    ran = await session.run("go")
+
+    assert ([call.status for call in ran.calls], ran.state, ran.answer) == (["error"], {"basket": []}, "Done.")
 
 
 async def test_further_messages_of_a_tool_follow_the_results_of_its_wave() -> None:
