@@ -32,7 +32,7 @@ CEILINGS = {
     "private names across rooms": 0,
     "names with several meanings": 0,
     "loggers below a definition": 0,
-    "constants below a definition": 345,
+    "constants below a definition": 343,
 }
 """Greatest numbers that are accepted, which only sink."""
 OF_OTHERS = frozenset({"_agenerate", "_arun", "_astream", "_client", "_get_ls_params", "_replace", "_run"})
