@@ -309,7 +309,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> call_events.Call
       did so.
     - A client tool interrupts the graph instead of running. A call that the toolbox refuses gets the refusal as its
       result.
-    - If an equal call began early, its output is awaited and taken.
+    - If an equal call began early, the first attempt awaits and takes its output; if that call failed, the tool runs.
     - Failures are logged, except of arguments.
 
     Args:
@@ -379,7 +379,8 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> call_events.Call
                 )
             log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
         await asyncio.sleep(retry.wait_s(attempt))
-        attempt += 1
+        # An early call was counted by the first attempt; the next one runs the tool itself.
+        attempt, early = attempt + 1, None
 
 
 def _timeout_s(task: Task, toolbox: Toolbox, call: Call) -> float | None:
@@ -402,10 +403,9 @@ class TaskSampler:
     def __init__(self, task: Task) -> None:
         self._task = task
         self.usage: Usage = NO_USAGE
-        """Usage of the requests that the tool has sent."""
+        """Usage of the requests that the tool has sent. The call's task must add it to the state."""
         # The task runs in a context of its own.
         current_sampler.set(self)
-        """Usage of the requests so far. The call's task must add it to the state."""
 
     async def sample(
         self,

@@ -96,8 +96,8 @@ async def _extract(answer: AnswerUpdate, memory: AgentMemory, caller: str, conve
     """Send the request for facts, store the facts in the memory, and return their ids.
 
     A fact that replaces a known one keeps its id. The ids of new facts are derived from session and input, so that no
-    fact is stored twice if the node runs again after a crash. Exceptions of the model and of the memory are raised,
-    after the usage of the request was added to `answer`.
+    fact is stored twice if the node runs again after a crash; without a session they are random. Exceptions of the
+    model and of the memory are raised, after the usage of the request was added to `answer`.
 
     Args:
         answer: The pass through `finalize`, which receives loop state, usage and events of the request.
@@ -143,7 +143,8 @@ def _facts_in(reply: str, known: Collection[str]) -> list[tuple[str, str | None]
     """Return `(fact, replaced)` pairs from the model's reply; `replaced` is the id of the known fact that it replaces,
     None for a new one.
 
-    Only the first `_MOST_FACTS` entries count; invalid and blank ones are skipped, and an unknown id gives None.
+    Only the first `_MOST_FACTS` entries count; invalid and blank ones are skipped, and what is no known id
+    gives None.
 
     Args:
         reply: Text of the reply: JSON, an object with `facts` or the list itself.
@@ -158,7 +159,7 @@ def _facts_in(reply: str, known: Collection[str]) -> list[tuple[str, str | None]
         raise ValueError(f"The reply has no list of facts: {as_text(value)}")
     facts = [each for each in given[:_MOST_FACTS] if isinstance(each, dict) and isinstance(each.get("fact"), str)]
     return [
-        (each["fact"], each["replaces"] if each.get("replaces") in known else None)
+        (each["fact"], replaced if isinstance(replaced := each.get("replaces"), str) and replaced in known else None)
         for each in facts
         if each["fact"].strip()
     ]

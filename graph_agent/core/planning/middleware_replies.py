@@ -9,7 +9,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    RemoveMessage,
+    ToolMessage,
+    convert_to_messages,
+)
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 
@@ -38,9 +45,9 @@ def hold_reply(update: PlanUpdate) -> None:
     run.
 
     Ready calls become waiting ones. Its id becomes `reply_id` of the loop state, which is empty if the hooks have
-    nothing to process: after a failure or a limit, or if no model was asked. An answer is added as a message, too; text
-    that ends planning without being the answer is added as a hidden message (not shown to users), which `plan` removes
-    again.
+    nothing to process: after a failure, a limit or a refusal, or if no model was asked. An answer is added as a
+    message, too; text that ends planning without being the answer is added as a hidden message (not shown to users),
+    which `plan` removes again.
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""
@@ -142,7 +149,7 @@ def apply_hooks(update: PlanUpdate) -> None:
     - Calls that a hook answered or removed get their results.
     - A jump to `model` skips the calls, discards an answer, and leads to another plan. Each further request for an
       answer counts as a step, so that the limit of steps ends the repetition. After a limit, this jump has no effect.
-    - A jump to `end` skips the calls, and the newest text becomes the answer.
+    - A jump to `end` skips the calls, and the newest text becomes the answer; a fixed sentence if there is none.
     - If the hooks removed the answer, `finalize` composes another one.
     - After a failure, or after planning ended without a reply for the hooks or a jump, nothing is done.
     """
@@ -414,7 +421,7 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
 
     Args:
         before: The messages before the write.
-        written: The write: messages, in any form that LangGraph's reducer accepts.
+        written: The write, already checked: one message or a list, in any form that LangChain converts to messages.
 
     Returns:
         `messages` with type and content of each added or changed one (its content or calls differ), and `removed` with
@@ -422,19 +429,19 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
     """
     if isinstance(written, Overwrite):
         written = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *written.value]
-    items = written if isinstance(written, list) else [written]
+    # Middleware may write a mapping, a pair or a text in place of a message.
+    items = convert_to_messages(written if isinstance(written, list) else [written])
     known = {message.id: message for message in before}
     removes_all = any(isinstance(each, RemoveMessage) and each.id == REMOVE_ALL_MESSAGES for each in items)
     removed = {each.id for each in items if isinstance(each, RemoveMessage)} & known.keys()
-    kept = {each.id for each in items if isinstance(each, BaseMessage) and not isinstance(each, RemoveMessage)}
+    kept = {each.id for each in items if not isinstance(each, RemoveMessage)}
     # Messages that are written again are not removed.
     if removes_all:
         removed = known.keys() - kept
     changed = [
         {"type": each.type, "content": to_json_safe(each.content)}
         for each in items
-        if isinstance(each, BaseMessage)
-        and not isinstance(each, RemoveMessage)
+        if not isinstance(each, RemoveMessage)
         and (each.id not in known or _substance(known[each.id]) != _substance(each))
     ]
     fields: dict[str, Any] = {}

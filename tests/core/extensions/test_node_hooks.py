@@ -129,6 +129,20 @@ async def test_a_jump_to_the_end_completes_the_input(hook: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("note", [("user", "Be brief."), {"role": "user", "content": "Be brief."}, "Be brief."])
+async def test_a_message_in_another_form_is_in_the_event_of_its_hook(note: Any) -> None:
+    @before_agent
+    def add(state: Any, runtime: Any) -> dict[str, Any]:
+        return {"messages": [note]}
+
+    session = session_of(["Hello."], add)
+
+    await session.run("hi")
+
+    written = [dict(event)["messages"] for event in await session.events() if event["type"] == "middleware"]
+    assert written == [[{"type": "human", "content": "Be brief."}]]
+
+
 async def test_calls_of_a_reply_that_a_hook_ends_are_settled() -> None:
     @after_model(can_jump_to=["end"])
     def stop(state: Any, runtime: Any) -> dict[str, Any]:

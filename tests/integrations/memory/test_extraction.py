@@ -59,6 +59,16 @@ async def test_a_changed_fact_takes_the_place_of_the_known_one_and_no_other_id_d
     )
 
 
+async def test_a_replaced_id_that_is_no_text_makes_a_new_fact() -> None:
+    async with open_memory("memory:", extract=True) as memory:
+        known = await memory.keep("alice", "Lives in Bergen.")
+        agent = agent_of(memory, "Noted.", json.dumps([{"fact": "Has a cat.", "replaces": [known]}]))
+        await agent.session("s1").run("I have a cat.", context=ALICE)
+        kept = sorted(fact.content for fact in await memory.facts("alice"))
+
+    assert kept == ["Has a cat.", "Lives in Bergen."]
+
+
 async def test_results_of_tools_are_not_read_for_facts() -> None:
     @tool
     def read_page() -> str:

@@ -100,7 +100,8 @@ class PastInputs:
     ) -> None:
         """Read the sessions, unless a process has counted them in the Store, and move the counts to the table.
 
-        When all are read, this is recorded in the Store. Exceptions are logged, and end the counting for good.
+        When this process has read all of them, this is recorded in the Store. Exceptions are logged, and end the
+        counting for good; so does the lack of a checkpointer.
 
         Args:
             where: The Store that keeps the table, None without one, and the name of the agent in it.
@@ -111,7 +112,9 @@ class PastInputs:
                 await self._read(saver, tools)
             await table.take(self._counts, *where)
             if not self._left:
-                await table.end_past(*where)
+                # Without a checkpointer nothing was read, and another process may still read them.
+                if self._left is not None:
+                    await table.end_past(*where)
                 self._is_counted = True
         except Exception as error:  # noqa: BLE001 - a checkpointer may raise anything, and the agent works without it
             log_failure(logger, "Learning from stored sessions", error)

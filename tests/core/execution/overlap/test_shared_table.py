@@ -95,6 +95,15 @@ async def test_stored_sessions_are_counted_once_and_not_those_of_agents_with_oth
     assert [*seen(store).values()] == [4, 4, 4]
 
 
+async def test_an_agent_without_a_checkpointer_leaves_stored_sessions_to_others() -> None:
+    saver, store = InMemorySaver(), InMemoryStore()
+    await agent_of(saver, predict=False).session("before").run('Look for "a-1".')
+    await agent_of(None, store).ainvoke({"messages": [("user", 'Look for "a-1".')]})
+    await agent_of(saver, store).session("after").run('Look for "a-1".')
+
+    assert [*seen(store).values()] == [3, 3, 3]
+
+
 async def test_rows_of_ended_processes_are_joined_without_a_loss() -> None:
     store = InMemoryStore()
     await agent_of(None, store).ainvoke({"messages": [("user", 'Look for "a-1".')]})
@@ -106,7 +115,7 @@ async def test_rows_of_ended_processes_are_joined_without_a_loss() -> None:
 
     assert [*seen(store).values()] == [42, 42, 42]
     # The rows of both agents, and the joined one.
-    assert len(store.search(TABLE, limit=1_000)) == 3 * len(rows) + 1
+    assert len(store.search(TABLE, limit=1_000)) == 3 * len(rows)
 
 
 async def test_two_processes_that_learn_at_once_lose_no_count(tmp_path: Path) -> None:

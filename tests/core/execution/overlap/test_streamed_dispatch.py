@@ -169,6 +169,25 @@ async def test_a_call_that_fails_early_runs_once_more_as_a_call_of_the_plan() ->
     assert ([*result.results.values()], len(attempts)) == (["found"], 2)
 
 
+async def test_retries_count_the_early_call_that_failed_only_once() -> None:
+    attempts: list[str] = []
+
+    async def work(text: str) -> str:
+        attempts.append(text)
+        if len(attempts) < 4:
+            raise OSError("not yet")
+        return "found"
+
+    look = read("look", work)
+    look.metadata = {"effect": "read", "retry": {"max_attempts": 3, "initial_interval": 0.001}}
+    session = agent_of(ScriptedChatModel([calls("look"), "Done."], streaming=True), [look]).session("s1")
+    result = await session.run("Look it up.")
+    early = [event["early"]["streamed"] for event in await session.events() if "early" in event]
+
+    assert ([*result.results.values()], len(attempts)) == (["found"], 4)
+    assert [(each.get("started"), each.get("dropped")) for each in early] == [(1, None), (None, 1)]
+
+
 async def test_a_reading_tool_that_asks_a_person_asks_once_and_after_the_plan() -> None:
     async def work(text: str) -> str:
         return f"found {interrupt('Which one?')}"
