@@ -29,6 +29,9 @@ async def finalize_node(
         event, and a message with the failure. A command that leads back to `plan` if an edit left no outcome, or if the
         user sent a message meanwhile (steering); a command to the parent graph for a handoff. If middleware wrote to
         the state, a list of this update and a command with these writes.
+
+    Raises:
+        UserError: The program's configuration or input is at fault.
     """
     # A person may have edited the state with `as_node`, so that this node runs too early.
     if "loop" not in state or state["loop"]["outcome"] is None:

@@ -118,7 +118,7 @@ def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
 
 
 def _check(update: Mapping[str, Any], own: CustomState) -> None:
-    """Raise `HookError` if a hook's update writes a field that hooks may not write, or an invalid value; see `Raises`.
+    """Raise `HookError` if a hook's update writes a field that hooks may not write, or an invalid value.
 
     `jump_to`, `messages`, `structured_response` and the fields of `own` may be written; `messages` must be messages,
     and every value must be one that a checkpoint can store.
@@ -178,6 +178,9 @@ async def model_node(
 
     Returns:
         An update as a list of pairs (see `plan_node`).
+
+    Raises:
+        UserError: The program's configuration or input is at fault.
     """
     task = Task.of(state, config, runtime, deps)
     # A drain waits until `plan` has read the reply: it may be the answer, of which the client has received the text.

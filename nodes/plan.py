@@ -84,6 +84,9 @@ async def plan_node(
     Returns:
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream would show the messages of a mapping, and a plan is not shown.
+
+    Raises:
+        UserError: The program's configuration or input is at fault.
     """
     update = PlanUpdate(Task.of(state, config, runtime, deps))
     deps = update.deps
@@ -174,7 +177,7 @@ async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
-    """Start the ready ones of the waiting calls, and resume delegations that ask a person; None if there are none."""
+    """Start the waiting calls that are ready, and resume delegations that ask a person; None if none can start."""
     if not update.loop["waiting"] and not update.waiting_delegations:
         return None
     return PlanDecision.RUN if await start_waiting_calls(update) else None
@@ -293,7 +296,7 @@ async def ask_before_deadline(update: PlanUpdate) -> None:
 
 
 async def _end_unasked(update: PlanUpdate) -> PlanDecision:
-    """Return `END`, because no request for a plan follows; the usage of predictions of one is added first."""
+    """Return `END`, because no request for a plan follows; before, open predictions are cancelled and counted."""
     if update.run.speculation is not None:
         # Imported here: few agents begin work early.
         from graph_agent.core.planning.overlap import end_predictions
@@ -363,7 +366,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
     """Set a planning reply as the answer if it fits the response format; if not, `finalize` asks for another one.
 
     If readers have received the text, `outcome` gets `shown`; for a text that does not fit, `unfit` and a `warning`
-    event.
+    event. Other exceptions of the validation are raised.
     """
     if update.deps.response is not None:
         try:

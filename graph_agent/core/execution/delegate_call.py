@@ -285,7 +285,8 @@ async def run_delegate(
 
     The delegate is not called, and a result describes why, if the call's arguments do not fit (`invalid`), the
     delegation depth is used up (`skipped`), or the delegate cannot resume a task (`error`). Checked in this order.
-    Exceptions of the delegate are raised.
+    Exceptions of the delegate are raised. The task goes on in the background only if the call asks for that, the
+    delegate supports it, and the run is not `in_foreground`.
 
     Args:
         task: The node's task of this call.
@@ -378,9 +379,9 @@ def logged_failure(call: Call, error: BaseException) -> DelegationResult:
     """Log the exception that ended a delegation, and return the result, with status `error`, that describes it for the
     model.
 
-    A timeout's text adds that the effect is unknown; other texts have no message of a model's provider. Errors of a
-    model, timeouts and errors of this package are logged as warnings, any other one as an error of the program with its
-    traceback.
+    The text for a `TimeLimitError` adds that the effect is unknown; other texts have no message of a model's provider.
+    Errors of a model, timeouts and errors of this package are logged as warnings, any other one as an error of the
+    program with its traceback.
 
     Args:
         call: The delegation.

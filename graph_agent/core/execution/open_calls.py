@@ -81,6 +81,7 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
     - A call that a person changed or added loses what the plan recorded of it. In a structured plan, it waits for the
       calls that its references name, and for planned ones that still exist.
     - Without a structured plan, every open call can run.
+    - A call without an id, or with that of an earlier call of the message, is ignored, and counts as an edit.
 
     Args:
         state: A mapping with the fields of `FIELDS`; each may be missing.
@@ -142,9 +143,9 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
 
 
 def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict[str, ToolMessage]]:
-    """Return the model's newest message, and the tool messages after it by call id.
+    """Return the model's newest message, and the tool messages after it by call id; of several with one id, the first.
 
-    None and an empty dict if there is none.
+    Without a message of the model, None and all tool messages.
     """
     results: dict[str, ToolMessage] = {}
     for message in reversed(messages):

@@ -48,7 +48,8 @@ def mark_uncertain_calls(
 
     Args:
         held: The calls that wait for a decision.
-        loop: The loop state; `uncertain` is updated, so that the next request reads only the events after this one.
+        loop: The loop state; if one of the calls may write, `uncertain` is updated, so that the next request reads only
+            the events after this one.
         stored: The session's stored events, oldest first.
         new: The events that follow them.
         tools: The agent's tools and their marks.

@@ -141,9 +141,8 @@ class AnswerUpdate:
         """Set `answer` to the answer that planning or hooks have produced. Returns whether there is one.
 
         Without middleware hooks, that is the outcome's `draft`, if planning was completed. If hooks have processed the
-        answer (`composed` is set in the outcome), it is the newest model message of the history, whatever the stop
-        reason. Such an answer is streamed unless the reader has received it; a streamed text that it replaces gets a
-        `warning` event.
+        answer (`composed` is set in the outcome), it is that of `composed_answer`, whatever the stop reason. Such an
+        answer is streamed unless the reader has received it; a streamed text that it replaces gets a `warning` event.
         """
         planned = self.outcome.get("draft") if self.reason == "completed" else None
         if "composed" not in self.outcome:
@@ -169,7 +168,7 @@ class AnswerUpdate:
         return draft is not None
 
     async def _report_limit(self) -> bool:
-        """At a limit, with `on_limit="message"`, set `answer` to the fixed sentence about the limit. Returns whether it
+        """At a limit or abort, with `on_limit="message"`, set `answer` to the sentence about it. Returns whether it
         did.
 
         If planning was completed, but a budget is used up by now, that budget becomes the stop reason first.
@@ -204,8 +203,8 @@ class AnswerUpdate:
     async def _accept_draft(self, draft: AIMessage) -> None:
         """Set `answer` to a reply of planning, and `structured` to its parsed value if the agent has a response format.
 
-        A reply marked `unguarded` first passes the middleware and loop hooks that may rewrite answers, within the
-        deadline.
+        A reply marked `unguarded` first passes the middleware and loop hooks that may rewrite answers. The deadline
+        and their errors have the effects of `_send_before_deadline`.
         """
         self.answer = draft
         if self.outcome.get("unguarded") and self.deps.guarded:
@@ -230,7 +229,7 @@ class AnswerUpdate:
     async def _send_before_deadline(self, work: AnswerWork, sentence: str) -> None:
         """Await work that sends requests.
 
-        An abort or the deadline cancels it; the streamed part then becomes the answer.
+        An abort or the deadline cancels it; see `_cut_short`. Otherwise its effects and errors are those of `_send`.
 
         Args:
             work: Sends the requests, and sets `answer`.
@@ -246,8 +245,8 @@ class AnswerUpdate:
         """Prepare the requests, await the work, and take over its events, usage and loop state.
 
         A refusal of the model becomes the answer, after the sentence. A used-up budget gives an answer without a model.
-        Any other exception sets `error`, and `partial` to the text streamed so far. The reason of a limit that ended
-        planning stays.
+        Any other exception sets `error`, and `partial` to the sentence, or without one to the text streamed so far;
+        `answer` stays None. The reason of a limit that ended planning stays.
 
         Args:
             work: Sends the requests, and sets `answer`.
@@ -315,7 +314,7 @@ class AnswerUpdate:
 
         Raises:
             UserError: The program's configuration or input is at fault.
-            Exception: The error of the last provider, if there is no streamed sentence.
+            Exception: The errors of `reviewed`, and those of `ask_for_answer`, also for a second request.
         """
         id_, streamed = None, ""
         if sentence and not self.deps.guarded:
@@ -444,7 +443,8 @@ class AnswerUpdate:
         self.events.append(limit_event(self.deps.prompts, self.step, reason, limit))
 
     def _cut_short(self) -> None:
-        """After an abort or the deadline, set `answer` to the text streamed so far and a sentence about the stop.
+        """After an abort or the deadline, set `answer` to the text streamed so far and a sentence about the stop,
+        unless the text begins with that.
 
         If nothing was streamed, the answer is the sentence and a list of the input's calls. The stop reason is
         `aborted` after an abort, else the limit that had ended planning, else `deadline`, with its `limit` event. Known
@@ -477,8 +477,8 @@ class AnswerUpdate:
         """Read steering (user messages sent to the running input) that arrived meanwhile into `steering`, and return
         whether there is any.
 
-        Nothing is read without an inbox, if the input was not completed, if a limit forbids another plan, or if the
-        answer is a draft of planning that no reader has received.
+        Nothing is read without an inbox or an answer, if the input was not completed, if a limit forbids another plan,
+        or if the answer is a draft of planning that no reader has received.
         """
         replaceable = self.answer is not None and ("draft" not in self.outcome or "shown" in self.outcome)
         if self.active_run.inbox is None or self.reason != "completed" or not replaceable or self._limited():
@@ -523,8 +523,8 @@ class AnswerUpdate:
         self.events.append(error)
 
     def _report_failure(self, error: StoredEvent) -> None:
-        """Set `answer` to a report of the failure for the user, after the partial answer, and stream what the reader
-        has not received of it.
+        """Set `answer` to a report of the failure for the user, after the partial answer; if a part of that was
+        streamed, the rest is streamed.
 
         If a limit ended planning and no part was streamed, the sentence about the limit stands in place of the part. If
         the input failed and `on_failure` is `raise`, the exception is stored in the run, which raises it at its end.
@@ -562,6 +562,7 @@ class AnswerUpdate:
         Before that, work that began early and was not used is cancelled; and facts about the user are extracted, if the
         agent's memory is set to extract them and the input was completed without an error and within its budget. If the
         model gave no structured response and there is no error, one that middleware wrote counts. The end is logged.
+        Raises the errors of `extract_facts`.
         """
         status = STATUS_OF[self.reason].value
         if self.active_run.speculation is not None:

@@ -74,7 +74,10 @@ def _shown(name: str, arguments: dict[str, Any]) -> str:
 
 
 def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the decision events since the newest approval request of this agent (not of a delegate), oldest first."""
+    """Return this agent's decision events since its newest approval request, or all without one, oldest first.
+
+    Requests and decisions about calls of delegates are left out.
+    """
     found: list[StoredEvent] = []
     for entry in reversed(events):
         if is_own(entry, "approval_request"):
@@ -104,7 +107,7 @@ def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]
     """Return the message and the result event of a call that a person rejected or responded to.
 
     A rejection gives a message of status `error` with the person's reason, or advice not to repeat the call; a response
-    gives one of status `success` with its text.
+    gives one of status `success` with its text, or an empty one if it has none.
 
     Args:
         decision: The `approval_decision` event.

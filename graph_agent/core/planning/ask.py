@@ -237,7 +237,8 @@ def ask_for_calls(
         quiet: Whether to stream nothing in any case.
 
     Raises:
-        RefusedError: The model or its provider refused.
+        RefusedError: The model or its provider refused; not if a content filter cut off a reply with calls, each of
+            which gets a `fault`.
         Exception: The provider's error.
     """
     deps, settings, mode, schema = request.deps, request.settings, request.mode, _schema_of_plan(request)

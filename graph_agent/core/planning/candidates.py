@@ -58,13 +58,15 @@ async def ask_candidates(
     Args:
         request: The request, whose settings have the candidates.
         ask: Sends one request.
-        exchange: Receives the usage of all requests but that of the returned plan.
+        exchange: Receives the usage of all requests but that of the returned plan, or of the request whose error is
+            raised.
         begin: Called before the choice with each call that all plans have which may still be chosen; None to begin no
             call early.
 
     Raises:
         Exception: The error of the first candidate that failed, in the order of the setting, if all fail.
         HookError: A function that chooses the plan failed.
+        ConfigError: The model of a candidate cannot be built, so that nothing was sent; or a judging model cannot.
     """
     candidates, choose = candidates_of(request.settings.candidates), request.settings.choose
     requests = [await _request_of(request, each) for each in candidates]

@@ -85,7 +85,7 @@ class Exchange:
 
     A pass is one execution of the node `plan`, `model` or `finalize`. Work sends each `NextRequest` through this
     object; the node then reads the `Outcome`. What one request changes for the next ones is in the loop state of
-    `request`.
+    `request`. Its creation records a warning if the model's class cannot send an option of the settings.
 
     Args:
         request: The first request.

@@ -39,8 +39,8 @@ _PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
 
 
 def error_event(step: int, kind: str, message: str, *, advises: bool = False, hint: str = "") -> StoredEvent:
-    """Return the `error` event of a failed input; nothing is logged. Secrets and control characters are removed from
-    the message.
+    """Return the `error` event of a failed input; nothing is logged. NUL characters and lone surrogates in the message
+    are replaced.
 
     The event's hint, advice for the developer, is the first of these: the part of the message after its last semicolon,
     if `advises`; `hint`; the standard advice for the kind; a reference to the log.

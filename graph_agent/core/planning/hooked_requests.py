@@ -88,6 +88,7 @@ async def request_plan(
         PlanningError: A structured plan is still invalid after its repair.
         LimitMetError: A limit forbids the repair of an invalid structured plan, or a rerun that a hook requests; or a
             summary has used up a budget.
+        UserError: The model refused the request for a summary for a reason that the user must fix.
         Exception: The error of the last provider.
     """
     await prepare(exchange, stored, new)
@@ -134,6 +135,8 @@ async def _first_plan(exchange: Exchange) -> Planned:
     - Later in an input, markup of a call is cut from such a reply.
     - A native call is recorded for the model, so that its later replies are not doubted.
     - A reply with a call that cannot be parsed is requested once more; see `finished_plan`.
+
+    Raises the errors of `plan_once`.
     """
     request = exchange.request
     if request.agent.models.drops_tools.get(request.model.name):
@@ -254,7 +257,7 @@ async def _rerun(exchange: Exchange, request: HookRequest) -> tuple[Planned, Hoo
 
     A model that the patch names is built first; its request has no fallback. Otherwise, after a fallback, the returned
     request has the fallback model, so that the next rerun does not go back to the one that failed. A reply to a request
-    for the answer is not streamed.
+    for the answer is not streamed. The plan has the number of reruns so far in `extra`.
 
     Args:
         exchange: Sends the request.

@@ -319,7 +319,8 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
 
     - Results that do not repeat: at the first time, an event and a notice for the model; later nothing.
     - Results that repeat: at the first time, an event and a notice; at the second time, the tools of the pattern are
-      withheld, too; at the third, planning ends with the stop reason `loop`, and a log record.
+      withheld, too; at the third, planning ends with the stop reason `loop`, and a log record. Withheld tools have no
+      results to compare, so that after the second time any repetition counts.
 
     Args:
         update: The pass through `plan`, which is changed.

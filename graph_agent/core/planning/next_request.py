@@ -143,6 +143,7 @@ class NextRequest:
 
         Raises:
             ConfigError: The run names a model that cannot be built.
+            UserError: Facts were recalled, and no caller is known, or the memory raised it.
         """
         deps, run, ends = task.deps, task.run, None
         if settings.deadline_s is not None:
@@ -287,7 +288,7 @@ class NextRequest:
 
 async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages]:
     """Return a list with one hidden message (not shown to users) of facts that the input has recalled from the memory;
-    empty if no fact is left.
+    empty if no fact is left. Errors are those of `recalled_messages`.
     """
     # Imported here: most agents have no memory.
     from graph_agent.core.planning.recall import recalled_messages

@@ -44,7 +44,9 @@ def overlap_of(request: NextRequest) -> PlanningOverlap | None:
 
 
 async def end_predictions(update: PlanUpdate) -> None:
-    """Drop the run's predicted plans, and add their usage to a pass through `plan` that asks for no plan."""
+    """Cancel and drop the run's predicted plans, and add what their requests used and recorded to a pass through `plan`
+    that asks for no plan.
+    """
     # Imported here: few agents predict plans.
     from graph_agent.core.planning.predicted_plan import predictions_of
 

@@ -101,7 +101,8 @@ async def start_waiting_calls(update: PlanUpdate) -> bool:
     """Make the waiting calls run that are ready now, and ask a person what the wave's delegations ask.
 
     Calls that can never run get a `skipped` result with the reason, including calls that an edit has made wait for each
-    other. At the recursion limit, all waiting calls get one, and planning ends.
+    other. At the recursion limit, all waiting calls get one, delegations that ask a person an `error` result, and
+    planning ends.
 
     Returns:
         False if no call is ready and no delegation asks, so that `plan` continues; otherwise True, also at the
@@ -160,7 +161,8 @@ async def apply_edits(update: PlanUpdate) -> None:
 
     - Decisions on approvals are applied.
     - Calls that the person answered or removed get events; calls that were edited or added are queued.
-    - Results are put after their calls; added user messages count as steering.
+    - Results are put after their calls, and dropped with a `warning` event if they have none; added user messages count
+      as steering.
     - Delegates whose call got a result otherwise are withdrawn.
     - If the session is not running, the person has begun an input: counters are reset, and the status becomes
       `running`.

@@ -36,10 +36,10 @@ def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None)
 
 
 def agentic_loop_from_env(environ: Mapping[str, str] = os.environ) -> bool | None:
-    """Read the operator's setting from `AGENTIC_LOOP_ENABLED`; None if it is not set or empty.
+    """Read the operator's setting from `AGENTIC_LOOP_ENABLED`; None if it is not set or blank.
 
     Raises:
-        ConfigError: If the variable is neither `true` nor `false`, in any case of letters.
+        ConfigError: The variable is neither `true` nor `false`, in any case of letters, with or without white space.
     """
     text = environ.get(_VARIABLE, "").strip().lower()
     if text in ("true", "false", ""):

@@ -38,7 +38,7 @@ def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
     - A provider that rejects tools: calls are asked for in text.
     - Any other error, such as access that the first model refuses: `may_help` is False.
 
-    Of a request that a hook patched, only the model may change, and only if the hook named none.
+    Of a request that a hook patched, only an unavailable model is replaced, and only if the hook named none.
 
     Args:
         request: The request that failed.
@@ -76,7 +76,7 @@ def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
     there is none.
 
     The recorded length of a refused request is dropped, because the windows of models differ. A warning about options
-    that the model cannot send may follow.
+    that the new model cannot send may precede it.
 
     Args:
         request: The request that failed.

@@ -104,8 +104,9 @@ class Planned(HookResponse):
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
     """Build the plan of a reply in native or text mode. Without calls, planning is over and the text may be the answer.
 
-    The sentinel (`No more actions.`) is removed from the text. The plan is `empty` if the reply has neither calls nor
-    visible text.
+    The sentinel (`No more actions.`) is removed from an answer; a text of nothing else is kept. From text with calls,
+    white space and assistant headers at its beginning are removed. The plan is `empty` if the reply has neither calls
+    nor visible text.
 
     Args:
         message: The reply as the history stores it.
@@ -354,8 +355,9 @@ def _compact(text: str) -> str:
 def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
     """Return the text of the answer in a reply, without the sentinel (`No more actions.`); empty if there is no answer.
 
-    There is none in a blank reply, a reply of only calls, complete or cut off, and a structured plan without answer. In
-    a text with prose, a call that can be parsed or is quoted stays, and one that cannot be parsed is removed.
+    There is none in a blank reply, a reply of only calls, complete or cut off, and a structured plan without answer; of
+    one with an answer, mode `wave` returns that. In a text with prose, a call that can be parsed or is quoted stays,
+    and one that cannot be parsed is removed.
 
     Args:
         reply: The reply to a request for the answer.

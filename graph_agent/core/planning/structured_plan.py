@@ -154,9 +154,9 @@ def planned_of(
 ) -> Planned:
     """Build the result of a valid structured plan.
 
-    Its message has the answer as text, or the reasoning if there is none. Planning ends after a plan of status `done`,
-    a plan without calls, or any plan of the planner `dag`. The plan is `empty` if it has no calls and the reply has
-    neither text nor calls.
+    Its message has the answer as text and the reply's metadata, or only the reasoning if there is none. Planning ends
+    after a plan of status `done`, a plan without calls, or any plan of the planner `dag`. The plan is `empty` if it has
+    no calls and the reply has neither text nor calls.
 
     Args:
         reply: The reply that holds the plan.

@@ -53,7 +53,8 @@ _MOST_LINES = 1_000_000
 
 
 def use_summary(request: NextRequest, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> NextRequest:
-    """Return a request that shows the current summary in place of the messages that it covers.
+    """Return a request that shows the current summary in place of the messages that it covers; it shows these if the
+    event of the summary is missing.
 
     Args:
         request: The request; returned unchanged if the loop state refers to no summary.
@@ -82,7 +83,7 @@ async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: 
 
     Raises:
         UserError: The model refused the request for a reason that the user must fix.
-        LimitMetError: The summary has used up a budget.
+        LimitMetError: After the summary, a budget or the limit of turns forbids a plan.
     """
     current = exchange.request
     window, share = current.window, current.settings.summarize_at

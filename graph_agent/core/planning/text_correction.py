@@ -42,8 +42,8 @@ async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | 
     """Return the sign in a native reply without calls that the model's server ignored the offered tools; None if none.
 
     In order of precedence: `dropped` if the input tokens show it; None if the reply fits an enforced schema; `sentinel`
-    if the reply is only the sentinel (`No more actions.`), unless the model is known to take tools; a `WrittenCall` if
-    the text ends in calls.
+    if the reply is only the sentinel (`No more actions.`), unless the model is known to take tools, or the settings are
+    `tool_calling="native"` and `finalize="compose"`; a `WrittenCall` if the text ends in calls.
 
     Args:
         exchange: Has sent the requests of the pass; the plan is the reply to the newest one.
@@ -133,7 +133,7 @@ async def _plan_without_native_tools(exchange: Exchange, first: Planned) -> Plan
     Args:
         exchange: Sends the requests of the pass.
         first: The plan of the native reply; it is returned if a limit forbids another request, or if the second reply
-            has neither calls nor an answer.
+            has no calls, complete or unreadable, and no answer.
 
     Raises:
         Exception: The errors of `plan_once`.

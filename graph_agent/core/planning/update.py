@@ -131,7 +131,9 @@ class PlanUpdate:
         is done all the same.
 
         Raises:
-            ConfigError: The run's context is invalid, or the agent has a memory and the run no authenticated caller.
+            ConfigError: The run's context is invalid, a new tool cannot be offered, or the agent has a memory and the
+                run no authenticated caller.
+            UserError: The memory raised it.
         """
         remote = self.state.get("remote")
         if remote and remote["open"]:
@@ -214,7 +216,7 @@ class PlanUpdate:
 
         Settings of the run's context that stay for the input, such as approval patterns, become a part of the loop
         state; changes of the session that the context sets, too, are dropped. The settings of the pass and the deadline
-        follow.
+        follow. Raises `ConfigError` for an invalid context.
         """
         last = self.loop
         given = self.task.runtime.context

@@ -64,8 +64,8 @@ class Followers:
         in place of values) of the calls that followed it.
 
         The text of a shape is kept from its second occurrence on, so that a value that one user has given once is in no
-        stored shape. At `MOST_SEEN` occurrences all counts are halved, and above `MOST_FOLLOWERS` the rarest shapes are
-        dropped.
+        stored shape. At `MOST_SEEN` occurrences all counts are halved, which drops those of 1, and above
+        `MOST_FOLLOWERS` the rarest shapes are dropped.
 
         Args:
             shapes: The shapes; empty if the input ended.
@@ -89,8 +89,8 @@ class Followers:
         self._limit()
 
     def _limit(self) -> None:
-        """Halve all counts at `MOST_SEEN` occurrences, and drop the rarest shapes above `MOST_FOLLOWERS`, of equally
-        rare ones that which has not followed for the longest time.
+        """Halve all counts (1 becomes 0) at `MOST_SEEN` occurrences, and drop the rarest shapes above `MOST_FOLLOWERS`,
+        of equally rare ones that which has not followed for the longest time.
         """
         if self.seen >= MOST_SEEN:
             self.seen //= 2
@@ -139,7 +139,7 @@ class _Known:
     def _opened(self) -> Followers:
         """Return the counts of the row that this process writes, and mark it as written now.
 
-        A new row is begun at the first call, and `_ROW_S` seconds after the last one.
+        A new row is begun if there is none, or if this method was last called more than `_ROW_S` seconds ago.
         """
         if not self._row or time.time() - self._written_s > _ROW_S:
             self._row, self._own = uuid.uuid4().hex, Followers()
@@ -192,7 +192,7 @@ class CallTable:
 
     async def take(self, others: CallTable, store: BaseStore | None, agent: str) -> None:
         """Move the counts of another table, which has no Store, to this one, context by context; after a cancellation,
-        call it again.
+        call it again. A failure of the Store is logged.
 
         Args:
             agent: Name of the agent in the Store.
@@ -205,7 +205,7 @@ class CallTable:
                 await self._guarded(known.write(context, store, agent))
 
     async def has_past(self, store: BaseStore | None, agent: str) -> bool:
-        """Whether a process has counted the stored sessions in the Store."""
+        """Whether a process has counted the stored sessions in the Store; False without a Store, or if it fails."""
         item = None if store is None else await self._guarded(store.aget(_namespace(agent), _PAST))
         return item is not None
 
@@ -239,7 +239,7 @@ class CallTable:
 
 
 async def _read(context: Context, store: BaseStore, agent: str) -> Followers:
-    """Return the sum of the rows of a context in the Store.
+    """Return the sum of the rows of a context in the Store, `_MOST_ROWS` at most.
 
     If there are more than `_MOST_CLOSED` rows that no process writes any more, they are replaced by one row with their
     sum.

@@ -100,10 +100,10 @@ class EarlyCalls:
         self._drop(lambda early: early.source != "predicted")
 
     def take(self, call: Call) -> EarlyCall | None:
-        """Return the oldest early call (begun before a plan asked for it) of the same tool and arguments, and remove
-        it, so that no other call can take it.
+        """Return the oldest early call (begun before a plan asked for it) of the same tool and arguments that the
+        budget has not cancelled, and remove it, so that no other call can take it.
 
-        None if there is none, if the budget has cancelled it, or if the call runs after one of its plan that may write.
+        None if there is none, or if the call runs after one of its plan that may write.
         """
         held = () if plan_id_of(call) in self._after_writes else self._held.get(equality_key(call), ())
         while held:

@@ -84,7 +84,7 @@ class StreamedCalls:
         """Read the next piece of a structured plan, and pass on each call that it completes.
 
         Entries without a text as `id` and `tool` are skipped, and those whose `args` are no object; absent `args` count
-        as empty.
+        as empty, and `needs` that are no list as none.
 
         Args:
             reader: The parser of this text.

@@ -86,8 +86,8 @@ class ValueReferences:
                 count += 1
 
     def add_result(self, tool: str, number: int, value: Any) -> None:
-        """Add the texts and numbers in a call's result as values; for a text that is not JSON, the values that
-        `add_text` finds.
+        """Add the texts and numbers in a call's result as values; for a text that is no JSON object or list, the
+        values that `add_text` finds.
 
         The first result of a wave (`number` 0) replaces the tool's earlier results.
 

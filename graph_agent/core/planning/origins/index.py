@@ -219,7 +219,7 @@ class TextIndex:
 
     def _covered(self, groups: Sequence[Author], tokens: Sequence[str]) -> list[int]:
         """Return, for each token, the length of the longest run of tokens around it that also occurs in texts of these
-        authors; 0 if it is in none.
+        authors; 0 if it is in none, at least 1 for a token that is a second reading in one.
         """
         longest = [0] * len(tokens)
         for group in groups:

@@ -125,6 +125,7 @@ def _origin(sources: Sources, value: Any, references: Sequence[str]) -> Argument
     - A value that combines a reference with other text has the origin of the reference if the referenced result is
       untrusted.
     - A value that an earlier call had from untrusted text keeps that origin, unless its own is untrusted.
+    - A reference to a result of the memory does not count for a value whose own origin is untrusted.
 
     Args:
         sources: The texts that the model has read.
