@@ -24,14 +24,13 @@ async def finalize_node(
 ) -> dict[str, Any] | Command[Any] | list[dict[str, Any] | Command[Any]]:
     """Answer the input, with a streamed model call if planning gave no answer, and end it.
 
+    Raises `UserError` for a fault of the program's configuration or input.
+
     Returns:
         An update with the answer, its event and the session's status. If a model failed: status `FAILED`, an `error`
         event, and a message with the failure. A command that leads back to `plan` if an edit left no outcome, or if the
         user sent a message meanwhile (steering); a command to the parent graph for a handoff. If middleware wrote to
         the state, a list of this update and a command with these writes.
-
-    Raises:
-        UserError: The program's configuration or input is at fault.
     """
     # A person may have edited the state with `as_node`, so that this node runs too early.
     if "loop" not in state or state["loop"]["outcome"] is None:
@@ -71,8 +70,8 @@ async def answer_input(task: Task) -> Answered:
 def may_finalize(update: PlanUpdate) -> bool:
     """Whether `plan` may also do the work of `finalize`, which saves a superstep.
 
-    It may if planning has ended without a handoff or a written message, the run stores nothing, the agent has no
-    middleware hooks and own state fields, and no reader of the stream distinguishes the two nodes.
+    It may if planning has ended without a handoff, a written message and a change of `remote`, the run stores nothing,
+    the agent has no middleware hooks and own state fields, and no reader of the stream distinguishes the two nodes.
     """
     outcome, deps = update.loop["outcome"], update.deps
     if outcome is None or not update.run.is_unobserved or deps.hook_set or deps.toolbox.own.names:

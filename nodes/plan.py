@@ -81,12 +81,11 @@ async def plan_node(
 ) -> Command[Any]:
     """Plan one step: apply the rules in order until one decides; finalize in the same pass if `may_finalize`.
 
+    Raises `UserError` for a fault of the program's configuration or input.
+
     Returns:
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream would show the messages of a mapping, and a plan is not shown.
-
-    Raises:
-        UserError: The program's configuration or input is at fault.
     """
     update = PlanUpdate(Task.of(state, config, runtime, deps))
     deps = update.deps
@@ -150,7 +149,7 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
 
 
 async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
-    """End if the wave's results are the answer (`answer_directly`), no user message came, and the run goes on."""
+    """End if the wave's results are the answer (`answer_directly`), no new message came, and the run goes on."""
     if (
         update.state.get("wave_finished")
         and not update.steered
@@ -308,7 +307,9 @@ async def _end_unasked(update: PlanUpdate) -> PlanDecision:
 async def _ask(update: PlanUpdate) -> None:
     """Ask the model for the next wave, and start its calls or set the outcome; errors of the model set `failed`.
 
-    A refusal becomes the answer. Only a request with a reply is a step. Raises `UserError` for a fault of the program.
+    A refusal becomes the answer, a limit the stop reason. Only a request with a reply is a step. Without calls,
+    planning ends. Calls are skipped if a hook ended the loop; LangGraph's recursion limit ends planning without the
+    reply. Raises `UserError` for a fault of the program.
     """
     log_fields.set({**log_fields.get({}), "step": update.loop["step"] + 1})
     logger.info("Agentic iteration %d/%d", update.loop["step"] + 1, update.settings.max_steps)
@@ -384,7 +385,10 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
 
 
 async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
-    """Add the plan's message, count the wave, and start calls that can run, up to the limit; with hooks, all wait."""
+    """Add the plan's message, count the wave, and start calls that can run, up to the limit; with hooks, all wait.
+
+    Calls of withheld tools, and client calls after the first where one is allowed, get a `fault`.
+    """
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)

@@ -113,7 +113,8 @@ def delegation_update(
 ) -> list[tuple[str, Any]]:
     """Return the state update of a delegation, as pairs of field and value.
 
-    If the delegate asks a person, the update stores the delegate's waiting task, progress and usage, and has no result.
+    If the delegate asks a person, the update stores the delegate's waiting task, progress, usage and, for a question in
+    words, an event with it, and has no result.
     Otherwise it has the result message for the model, shortened to the limits, the result event with the full content,
     and the usage; it removes a task that waited before, and stores a task that goes on in the background. Content of an
     untrusted delegate is fenced in the message. An answer that the delegate could not use marks its waiting task as

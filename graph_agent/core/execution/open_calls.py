@@ -435,7 +435,7 @@ async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> Check
     """Return the checkpoint at which the superstep before this one began; None if it is not stored.
 
     It is not if supersteps were not stored (`durability="exit"`) or were pruned, so that the recorded parent is an
-    earlier one.
+    earlier one. For a copy (`update_state` as `__copy__`), the recorded parent is returned in any case.
     """
     parent = await load(saver, at.parent_config) if at.parent_config is not None else None
     # A copy (`update_state` as `__copy__`) has the parent of its original, but the superstep after it.

@@ -555,7 +555,7 @@ def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], ow
 
 async def _stored_writes(task: Task) -> dict[str, list[Any]]:
     """Return the writes to fields of `state_schema` by the wave's calls that finished in an earlier run, as field →
-    values; empty without a checkpointer.
+    values; empty without a checkpointer or a stored checkpoint.
     """
     saver, at = ledger.checkpoint_of(task)
     found = await load(saver, at) if saver is not None and at is not None else None

@@ -204,7 +204,8 @@ def may_correct(request: NextRequest) -> bool:
 def seeks_markup(request: NextRequest) -> bool:
     """Whether markup of a tool call in an answer must be cut off.
 
-    True in the text modes, and for a model without a known profile, whose server may have failed to parse a call.
+    True in the modes `text` and `wave`, and for an endpoint without the rules of a known provider or server, which may
+    have failed to parse a call. False for an agent without tools.
     """
     return bool(request.deps.toolbox.names) and (request.mode != "native" or not request.model.is_known)
 
@@ -212,7 +213,7 @@ def seeks_markup(request: NextRequest) -> bool:
 def _schema_of_plan(request: NextRequest) -> dict[str, Any] | None:
     """Return the response's JSON schema if the provider enforces it on planning replies without calls.
 
-    Otherwise None.
+    None without a response format, if such a reply is never the answer, or if the provider does not enforce it.
     """
     deps, settings = request.deps, request.settings
     if deps.response is None or not deps.may_answer_while_planning(settings):

@@ -118,8 +118,8 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
 def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
     """Return the id of the first message to keep, so that the kept messages have about `target` tokens at most.
 
-    The system prompt, the newest input and the newest wave of calls are kept even if they exceed the target. A call is
-    never separated from its results.
+    The system prompt, the newest input, and the newest message or wave of calls are kept even if they exceed the
+    target. A call is never separated from its results.
 
     Args:
         messages: The request.

@@ -290,7 +290,7 @@ class Exchange:
         self.usage = add_usage(self.usage, usage_of(reply, self.request.settings.prices))
 
     def count(self, usage: Usage, last: UsageMetadata | None) -> None:
-        """Add usage, and warn once per input if the newest request nearly filled the model's context window.
+        """Add usage, and warn once per input if the newest request filled `_CROWDED` of the model's context window.
 
         There is no warning if the window is unknown, or if old messages are summarized.
 

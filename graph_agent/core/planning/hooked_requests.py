@@ -117,7 +117,10 @@ async def reviewed(exchange: Exchange, answer: AIMessage) -> AIMessage:
 
 
 def _warn_of_withheld_choice(exchange: Exchange) -> None:
-    """Warn, once per input, if the tool that the caller's `tool_choice` requires is withheld after a detected loop."""
+    """Warn, once per input, if the tool that the caller's `tool_choice` requires is withheld after a detected loop.
+
+    There is no warning if the tool is still offered, because all tools are withheld.
+    """
     loop, choice = exchange.request.loop, exchange.request.agent.client_tool_choice
     if loop.get("recovery", {}).get("free_choice") or choice not in loop.get("withheld", ()):
         return
@@ -156,7 +159,8 @@ async def _first_plan(exchange: Exchange) -> Planned:
 def _record_native_call(exchange: Exchange) -> None:
     """Record in the loop state, and for this process, that the current model has called a tool natively.
 
-    The loop state is changed only for a model whose profile does not state that it takes tools.
+    The loop state is not changed for a model whose profile states that it takes tools, at an endpoint with the rules of
+    a known provider or server.
     """
     request = exchange.request
     known, model = request.loop.get("native_tools", []), request.model
@@ -170,7 +174,8 @@ async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Plann
 
     If a hook ends the input, the plan's calls do not run; text that the hook gives replaces the reply's, and streamed
     text of the reply becomes commentary of a `warning` event. An answer of a hook that does not fit the response format
-    adds a `warning` event, too.
+    adds a `warning` event, too. If the hook gives no text, that of the reply is the answer, except in mode `wave` and
+    in an agent with a response format.
 
     Args:
         exchange: Sends the requests of the pass.

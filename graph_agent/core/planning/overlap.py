@@ -205,8 +205,8 @@ class PlanningOverlap:
 
 
 def _learned_calls_of(request: NextRequest, config: RunnableConfig) -> LearnedCalls:
-    """Return the run's `LearnedCalls`, created at the first call. Agents without a name share its table only if their
-    tools have the same names.
+    """Return the run's `LearnedCalls`, created at the first call. Its table in the Store is shared by agents of the
+    same name, or without one, whose tools have the same names.
     """
     run, agent = run_of(config), request.agent
 

@@ -237,7 +237,8 @@ async def _record_edits(update: PlanUpdate) -> None:
     """Add events for calls that a person answered or removed, and rewrite an edited model message so that providers
     accept it.
 
-    Does nothing if no planned call is left that an edit could have changed.
+    Does nothing if no planned call is left that an edit could have changed. A removed call that an older message still
+    has is left to `settle`.
     """
     wave_finished = bool(update.state.get("wave_finished"))
     if not (wave_finished or update.state.get("ready") or update.loop["waiting"]):

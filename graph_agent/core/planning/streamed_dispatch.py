@@ -144,8 +144,8 @@ class StreamedDispatch:
         """Return a call with the results in place of its references; `WAITS` if a result is not there yet; None if the
         call cannot begin early.
 
-        It cannot if a reference is invalid, a needed result will not be there early, or it needs a call of a plan that
-        has a write.
+        It cannot if a reference is invalid, a needed result will not be there early or has a number that is not finite,
+        or it needs a call of its own plan, of which a call so far may write.
         """
         try:
             needs = {*call.get("needs", ()), *referenced_ids(call["arguments"])}

@@ -290,8 +290,8 @@ def _use(
 def _lines(message: AnyMessage) -> str:
     """Return a message as the request for a summary quotes it: role and text, each call, or a result.
 
-    Each is truncated. A note with a former summary is quoted as `Earlier summary`, a message without text as `[content
-    that is not text]`.
+    Each is truncated, but a note, such as a former summary, is quoted in full as `Earlier summary`. A message without
+    text and calls is quoted as `[content that is not text]`.
     """
     if is_note(message):
         return f"Earlier summary: {message.text}"

@@ -65,8 +65,8 @@ async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | 
 def _drops_tools(exchange: Exchange, planned: Planned) -> bool:
     """Whether the number of input tokens shows that the server left the tools out of the prompt.
 
-    False if no tools were sent, if the reply has no usage, for an endpoint that is known to take tools, and after a
-    native call of the model.
+    False if no tools were sent, if the reply has no usage, for an endpoint with the rules of a known provider or
+    server, and after a native call of the model.
     """
     request, used = exchange.request, planned.message.usage_metadata
     (messages, tools), name = exchange.stream.sent, request.model.name

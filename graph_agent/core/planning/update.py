@@ -481,7 +481,7 @@ class PlanUpdate:
         """End planning with the results of the wave as the answer, joined by blank lines. Returns whether it did.
 
         It does if the wave has results, all are of tools with `return_direct` and succeeded, and no call or delegation
-        waits.
+        waits. The answer is marked `unguarded`, so that hooks which rewrite answers still receive it.
         """
         if self.loop["waiting"] or self.waiting_delegations or not self.deps.toolbox.return_direct:
             return False

@@ -212,7 +212,7 @@ def speculation_of(config: RunnableConfig, loop: LoopState, budget: SpeculationB
 
 
 def _of_newest_input(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the events after the newest user message that report speculative work."""
+    """Return the events after the newest user message that report speculative work; all such if there is no message."""
     found: list[Mapping[str, Any]] = []
     for entry in events:
         if entry["type"] == "user_message":

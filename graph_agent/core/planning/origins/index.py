@@ -283,7 +283,7 @@ class TextIndex:
     def _runs(self, group: Author, tokens: Sequence[str]) -> Iterator[tuple[int, int, int]]:
         """Yield the runs of tokens, as long as possible, that occur in texts of one author.
 
-        Runs around rare tokens come first.
+        A run is yielded for each place where it occurs; those around rare tokens come first.
 
         At most `MOST_COMPARED` tokens are compared.
 

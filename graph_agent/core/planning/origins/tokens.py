@@ -66,7 +66,7 @@ def match_tokens(value: Any) -> list[str]:
 
 def _normal(text: str) -> str:
     """Return a text in lower case, in Unicode's compatible form, without invisible characters, percent-encoding and
-    HTML's entities."""
+    HTML's entities, and with spaces around each letter of a script without spaces."""
     if "&" in text:
         text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
     if "%" in text:
