@@ -399,6 +399,16 @@ def test_a_clients_tools_are_run_by_the_client(http: httpx.Client) -> None:
     )
 
 
+def test_deep_arguments_in_a_history_break_nothing(http: httpx.Client) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[" * 10_000}}
+    called = {"id": "a1", "role": "assistant", "toolCalls": [call]}
+    result = {"id": "t1", "role": "tool", "toolCallId": "c", "content": "done"}
+
+    events = post(http, "agui-deep", [user("go", "u1"), called, result, user("hello", "u2")])
+
+    assert text(events) == "You said: go / hello"
+
+
 def test_an_approval_follows_the_calls_of_the_client_in_its_wave(asking: httpx.Client) -> None:
     first = post(asking, "agui-both", [user(f"!call paint {{}}\n{CALL}", "u1")], tools=[PAINT])
     (pending,) = first[-1]["outcome"]["pendingToolCallIds"]

@@ -200,6 +200,14 @@ async def test_a2a_requests_have_bounds_of_their_own(tmp_path: Path, parts: str,
     assert (rest.status_code, reason in rest.json()["error"]["message"]) == (400, True)
 
 
+async def test_a2a_parts_that_are_no_list_are_a_client_error(tmp_path: Path) -> None:
+    request = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": {"parts": 1, "content": 1}}}
+    async with client(tmp_path) as http:
+        answer = await http.post("/a2a", json=request, headers=A2A)
+
+    assert answer.json()["error"]["code"] == -32602
+
+
 async def test_a2a_file_of_several_megabytes_passes(tmp_path: Path) -> None:
     part = json.dumps({"raw": base64.b64encode(b"word " * 600_000).decode(), "mediaType": "text/plain"})
     async with client(tmp_path) as http:

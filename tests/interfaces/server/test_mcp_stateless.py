@@ -144,9 +144,10 @@ def test_a_call_that_was_left_undecided_is_asked_about_again(http: httpx.Client)
     )
 
 
-def test_a_refused_answer_is_asked_for_again(http: httpx.Client) -> None:
+@pytest.mark.parametrize("arguments", ["not JSON", "[" * 10_000], ids=["text", "deep"])
+def test_a_refused_answer_is_asked_for_again(http: httpx.Client, arguments: str) -> None:
     first = call(http, ONE)
-    second = answer(http, first, {"decision": "edit", "arguments": "not JSON"}, text=ONE)
+    second = answer(http, first, {"decision": "edit", "arguments": arguments}, text=ONE)
 
     [form] = second["inputRequests"].values()
     assert ("The last answer was not accepted: " in form["params"]["message"], questions(second)) == (

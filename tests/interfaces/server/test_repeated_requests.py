@@ -230,6 +230,7 @@ def changed_headers(turn: str) -> dict[str, str]:
         ({"temperature": 0.5}, {}),
         ({"metadata": {"user_id": "another"}}, {}),
         ({"client_metadata": {"turn_id": "another"}}, {}),
+        ({"client_metadata": {"turn_id": "another", "x-codex-turn-metadata": "no JSON"}}, {}),
         ({"client_metadata": changed_headers("another")}, {}),
         ({}, changed_headers("another")),
         ({}, {"x-user-token": "another"}),

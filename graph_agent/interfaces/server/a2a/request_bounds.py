@@ -104,7 +104,8 @@ class BoundedRequests:
         if not isinstance(message, dict):
             return
         # Version 0.3 over HTTP+JSON calls the parts `content`.
-        amount = max(len(parts) for name in ("parts", "content") if isinstance(parts := message.get(name, []), list))
+        lists = [parts for name in ("parts", "content") if isinstance(parts := message.get(name), list)]
+        amount = max(map(len, lists), default=0)
         if amount > self._bounds.parts:
             raise JsonBoundsError(
                 f"The message has {amount} parts; it may have {self._bounds.parts}. Join texts, or send more messages."

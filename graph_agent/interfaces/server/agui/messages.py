@@ -199,7 +199,7 @@ def _call(call: core.ToolCall) -> LangChainCall:
     """
     try:
         arguments = json.loads(call.function.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         # The call is history: a client may have cut its arguments.
         arguments = {}
     return LangChainCall(

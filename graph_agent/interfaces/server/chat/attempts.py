@@ -66,7 +66,7 @@ def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
         try:
             parsed = json.loads(given) if isinstance(given, str) else given
         except (ValueError, RecursionError):
-            continue
+            parsed = None
         for found in (named.get("turn_id"), parsed.get("turn_id") if isinstance(parsed, Mapping) else None):
             if isinstance(found, str) and found:
                 return found

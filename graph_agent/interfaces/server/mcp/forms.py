@@ -174,6 +174,6 @@ def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | N
         try:
             # A form has no field for an object, so the arguments are a text.
             decision["edited_action"] = {"args": json.loads(content.get("arguments", ""))}
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise DecisionError(f"The arguments for {call['name']!r} are no JSON object: {error}.") from None
     return decision
