@@ -127,7 +127,8 @@ class EditorAgent:
         with their names is logged.
 
         Raises:
-            RequestError: The database has no session of this id, or a prompt of the session is under way.
+            RequestError: The database has no events of a session with this id, the session cannot be read, or a prompt
+                of it is under way.
         """
         with _reported():
             # The history would mix with the updates of the prompt.
@@ -152,7 +153,7 @@ class EditorAgent:
             cursor: `next_cursor` of the page before, which is the id of its last session; None for the first page.
 
         Raises:
-            RequestError: The session `cursor` no longer exists.
+            RequestError: The session `cursor` no longer exists, or the database fails.
         """
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
@@ -275,7 +276,7 @@ class EditorSession:
 
         The stop reason is `cancelled` after `cancel`, `end_turn` after an answer or a question that needs a text, and
         otherwise the limit or refusal that ended the run. Raises `RequestError` if another prompt is under way, or the
-        run fails.
+        run fails, and errors of `Session`, e.g. `SessionBusyError`, unchanged.
         """
         self.check_idle()
         self._prompt, self._cancelled = object(), False
@@ -305,10 +306,11 @@ class EditorSession:
     async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
         """Run one prompt with all its permission requests, and return the response to it.
 
-        If questions that need a text are open, the prompt is the answer to them. The prompt `/resume` continues an
-        interrupted run, or asks the open questions again. Otherwise the prompt is a new message of the user. A question
-        that only a text can answer is sent as a message of the agent, and ends the prompt. If the client cancels the
-        prompt or a permission, the response is `cancelled`.
+        If questions are open and none of them is an approval request, the prompt is the answer to them. The prompt
+        `/resume`, alone in its text, continues an interrupted run, or asks the open questions again. Otherwise the
+        prompt is a new message of the user. A question that only a text can answer is sent as a message of the agent,
+        and ends the prompt. If the client cancels the prompt or a permission, the session is aborted, and the response
+        is `cancelled`.
         """
         message, waiting = conversion.prompt_message(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
@@ -368,8 +370,8 @@ class EditorSession:
         """Ask the client about every call that waits for an approval, one after the other.
 
         In the mode "approve", calls are approved without asking, except those that an approval in advance may not
-        cover. Returns interrupt id → `{"decisions": [...]}` for the interrupts that are approval requests; None if the
-        client cancelled one of the questions.
+        cover. Returns interrupt id → `{"decisions": [...]}` for the interrupts that are approval requests; None as soon
+        as the client has cancelled one of the questions or the prompt, so that later calls are not asked about.
         """
         answers: dict[str, Any] = {}
         for interrupt in filter(conversion.is_permission, interrupts):
@@ -390,7 +392,8 @@ class EditorSession:
 
     async def _ask_about(self, call: HeldCall, request: Any) -> Any:
         """Ask the client for permission to run one call, and return the decision; None if the client cancelled the
-        question or the prompt. A cancelled question cancels the prompt, too.
+        question or the prompt. A cancelled question cancels the prompt, too. An error response of the client is raised
+        as `RequestError`.
 
         Args:
             call: The call that waits.
@@ -456,10 +459,10 @@ def _no_session(session_id: str) -> RequestError:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Context manager that converts every exception of its body to `RequestError`.
+    """Context manager that converts every `Exception` of its body to `RequestError`.
 
     A `UserError` becomes an error with the code -32602. Any other exception is logged and gets the code -32603, with
-    secrets masked in its text. A `RequestError` passes unchanged.
+    secrets masked in its text. A `RequestError` passes unchanged, and so does a cancellation.
     """
     try:
         yield

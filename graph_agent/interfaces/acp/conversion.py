@@ -102,10 +102,11 @@ class AcpProjection:
         """Yield the updates of a stored event.
 
         - A message of the user, also a steering message, is sent block by block.
-        - A plan with calls sends its text, unless the text was streamed, and the plan.
+        - A plan with calls sends its text, unless the text was streamed, and the plan. The text of a structured plan is
+          sent as a thought.
         - A call, its result and the answer are sent; the plan is sent again with the call's new status.
 
-        Other events have no updates. Text that was streamed before is not repeated.
+        Other events, also plans without calls, have no updates. Text that was streamed before is not repeated.
         """
         stored: StoredEvent = {**event}
         match event["type"]:
@@ -171,8 +172,8 @@ class AcpProjection:
         """Yield the updates of a call that has ended: the call as `completed` or `failed`, and the plan with its entry
         completed.
 
-        Yields nothing if the end was sent before and `result` is None. A call that the client has never received,
-        because it did not start, is sent first.
+        Yields nothing if `result` is None and the call is not open, because its end was sent before or its start was
+        not. With a result, a call that the client has never received, because it did not start, is sent first.
 
         Args:
             name: The client's id of the call.
@@ -219,7 +220,7 @@ def acp_blocks(content: str | Sequence[Any]) -> list[schema.TextContentBlock | s
     """Return the content of a message or a result as ACP blocks, one for each content block.
 
     An image with base64 remains one, as `image/png` if it has no media type; any other block becomes text, as JSON if
-    it has no text.
+    it has no text. So an empty text becomes `""`, with the quotes.
     """
     blocks: list[schema.TextContentBlock | schema.ImageContentBlock] = []
     for block in [content] if isinstance(content, str) else content:
@@ -346,8 +347,8 @@ def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
     """Return the decision in a client's response to a permission request; None if the client cancelled the request.
 
     `allow` and `always` approve the call, the latter for the whole session; any other option rejects it. ACP cannot
-    express other arguments or a reason. A client may add them as `editedArgs` (an object, with allow, which edits the
-    call once) and `reason` (a text, with reject) in `_meta` of the outcome.
+    express other arguments or a reason. A client may add them in `_meta` of the outcome: `editedArgs`, an object, with
+    either approval, which edits the call once; and `reason`, a text, with reject. Values of other types are ignored.
     """
     outcome = response.outcome
     if not isinstance(outcome, schema.AllowedOutcome):

@@ -56,8 +56,8 @@ class StdioTransport:
 
         Blank lines are skipped. A line that is not a JSON-RPC message is answered with an error, and the next one is
         read. After the end of the input, wait until every request of the client is answered or a request to the client
-        is open. Then return an error response for each open request to the client, one per call, and None after the
-        last.
+        is open. Then return an error response for each open request to the client, one per call, and None once there
+        is no such request left. Raises `ConnectionError` if an error for a faulty line cannot be written.
         """
         while not self._ended:
             # A blocking read would stop the runs.

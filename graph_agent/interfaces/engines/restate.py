@@ -75,7 +75,8 @@ def agent_object(
     Args:
         graph: A compiled agent, with a checkpointer and a Store that all workers share.
         name: Name of the object; empty for the graph's name.
-        context: Returns the context of a session's run, such as credentials, which Restate then does not store.
+        context: Async function that receives the session id and returns the context of the run, such as credentials,
+            which Restate then does not store. It is called for each attempt. None for no context.
     """
     agent = VirtualObject(
         name or graph.name,
@@ -92,7 +93,8 @@ def agent_object(
         """Run an input, which runs only once even if Restate delivers it again, and return the result as JSON.
 
         The run continues if the connection to Restate is lost. If the invocation is cancelled, its run is aborted, or
-        the wait for the run of another input is ended; then `TerminalError` is raised.
+        the wait for the run of another input is ended; then `TerminalError` is raised. It is also raised for an error
+        that a retry cannot fix.
 
         Args:
             ctx: The context of the invocation.

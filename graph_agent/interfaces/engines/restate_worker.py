@@ -25,13 +25,13 @@ async def serve(
     """Serve virtual objects to Restate until SIGTERM or SIGINT, then wait for their runs to end, and return.
 
     After the signal the connections are closed, so that Restate delivers to another worker, which waits for the runs of
-    this one and returns their results. Raises `OSError` if the address cannot be bound, and any exception that ends the
-    server before a signal.
+    this one and returns their results. Raises `OSError` if the address cannot be bound, `ValueError` if `bind` has no
+    number as its port, and any exception that ends the server before a signal.
 
     Args:
         objects: Virtual objects, e.g. of `agent_object`.
-        bind: Host and port. Several processes of a machine may bind one address; the system shares the connections
-            among them.
+        bind: IPv4 host, empty for all addresses, and port. Several processes of a machine may bind one address; the
+            system shares the connections among them.
         drain_s: Maximum seconds to wait for runs after the signal. Another worker continues those that have not ended.
         identity_keys: Public keys of the Restate servers that may call this worker; empty for any caller.
     """

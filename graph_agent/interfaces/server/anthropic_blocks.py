@@ -226,7 +226,8 @@ def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
     """Convert a document to content blocks.
 
     Base64 becomes a file with the title as its name; text becomes one text below the title; a list of blocks is
-    converted block by block, after the title. Raises `InvalidRequestError` for a document that is given by an address.
+    converted block by block, after the title. Raises `InvalidRequestError` for a document that is given by an address,
+    for invalid base64, and for an unsupported block in the list.
     """
     if source.type == "url":
         raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
@@ -262,7 +263,7 @@ def _result(block: Block) -> ToolMessage:
     """Convert a block of type `tool_result` to a tool message, whose status is `error` if the block is marked as one.
 
     The content is a text, or content blocks if there are images or files; empty if the block has none. Raises
-    `InvalidRequestError` if the block does not name its call.
+    `InvalidRequestError` if the block does not name its call, or contains an unsupported block.
     """
     if not block.tool_use_id:
         raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")

@@ -159,7 +159,8 @@ class SessionFeed:
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
-        """Return the events after the index `after`, and record that the follower has them.
+        """Return the events after the index `after`, and record that the follower has them. Empty if the history has no
+        later event, also if `after` is larger than its last index.
 
         If some of them are no longer in memory, the whole history is read from the database, once for all followers
         that wait for it, and nothing is recorded.

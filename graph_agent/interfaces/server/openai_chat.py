@@ -346,7 +346,8 @@ def _offered(body: ChatCompletionRequest) -> list[Function]:
     """Return the functions that the model may call: the request's functions, restricted by its `tool_choice`; none for
     `none`.
 
-    Raises `InvalidRequestError` if an allowed function is not among the tools.
+    Raises `InvalidRequestError` if an allowed function is not among the tools, or a tool of type `function` has no
+    function.
     """
     functions = _functions(body)
     if body.tool_choice == "none":
@@ -368,7 +369,7 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     """Return the name of the function that the model must call, or `any` if it must call one of the allowed ones.
 
     None if the model may choose, or must not call a tool. Raises `InvalidRequestError` for a name that is not among the
-    tools.
+    tools; the names of allowed tools are checked by `_offered`.
     """
     if isinstance(body.tool_choice, AllowedChoice):
         return "any" if body.tool_choice.allowed_tools.mode == "required" else None

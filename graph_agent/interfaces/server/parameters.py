@@ -208,7 +208,11 @@ class ChatEndpoint:
         return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
 
     def _read(self, body: B, read: Callable[[B], ChatRequest]) -> ChatRequest:
-        """Return the request that a body and the headers describe; the arguments are those of `answer`."""
+        """Return the request that a body and the headers describe; the arguments are those of `answer`.
+
+        A session in the header takes precedence over that of the body, and a request with `store: false` has none.
+        Raises `ProblemError` if the body, a session id or the idempotency key is invalid.
+        """
         chat_request = read(body)
         # The header precedes the body: proxies can add it.
         session_id = self.session_of(chat_request.session_id) if chat_request.is_stored else None

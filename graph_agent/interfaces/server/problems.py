@@ -132,7 +132,8 @@ class ProblemError(Exception):
         """Headers of the response.
 
         `retry-after`, at least 1 s, if waiting helps. Otherwise `x-should-retry: false` for kinds whose status official
-        clients would repeat by themselves, which would run the input again. `www-authenticate` if a key is missing.
+        clients would repeat by themselves, which would run the input again. `www-authenticate` if a key is missing or
+        unknown.
         """
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:

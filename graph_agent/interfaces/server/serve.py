@@ -59,7 +59,8 @@ def serve(
     record: bool = False,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent file until the process receives a signal to stop, then return. SIGTERM is a clean exit.
+    """Serve an agent file until the process receives a signal to stop, then return. After SIGTERM, a single process
+    exits with status 0 instead.
 
     Args:
         config: Path of the agent file.
@@ -281,7 +282,7 @@ def _worker_application(
 ) -> ASGIApp:
     """Create the application in a worker process, from the agent file as it is now.
 
-    If that fails, log the cause and exit with status 1.
+    If a `GraphAgentError` prevents that, e.g. because the file was changed, log it and exit with status 1.
 
     Args:
         config: Path of the agent file.

@@ -114,8 +114,9 @@ class SessionFilter:
     def accepts(self, summary: Mapping[str, Any]) -> bool:
         """Return whether a session matches every field of the filter that is set.
 
-        The status is compared with the activity of the session or, if that is `idle`, with its status. A tool also
-        matches a delegate's name. The dates are compared with `updated_at`, and both bounds belong to the range.
+        The search text must occur in the id or the title; its case does not matter. The status is compared with the
+        activity of the session or, if that is `idle`, with its status. A tool also matches a delegate's name. The dates
+        are compared with `updated_at`, and both bounds belong to the range.
 
         Args:
             summary: The session's summary, which contains its totals if `needs_totals`.

@@ -90,7 +90,8 @@ class Sessions:
         """Return the states of at most `limit` sessions, newest first, with the fields of `SessionInfo`.
 
         The list begins after the session `after`, or with the newest for None. Sessions that are deleted meanwhile are
-        left out. Raises `ProblemError` (`not_found`) if `after` does not exist.
+        left out. Raises `ProblemError` (`not_found`) if `after` does not exist, and `NewerFormatError` or
+        `DamagedSessionError` if one of the sessions cannot be read.
         """
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
@@ -105,7 +106,8 @@ class Sessions:
         """Return summaries of sessions, newest first, and the id after which the list continues; None at its end.
 
         At most `limit` sessions are read. Those that cannot be read, and those that the filter does not accept, are
-        left out, so that fewer summaries may be returned although the list continues.
+        left out, so that fewer summaries may be returned although the list continues. If the list ends with exactly
+        `limit` sessions, the id is returned, too, and the next page is empty.
 
         Args:
             limit: Maximum number of sessions to read.

@@ -176,15 +176,15 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
     """Return the settings of environment variables and of entries written as `field=value`, which precede the
     variables.
 
-    Values are YAML, e.g. `cors_origins=["https://my.page"]`. The variable of a field is that of `variable_of`; an empty
-    variable counts as unset.
+    Values are YAML, e.g. `cors_origins=["https://my.page"]`. The variable of a field is that of `variable_of`; a blank
+    variable counts as unset. Of several entries for one field, the last is used.
 
     Args:
         entries: Entries of the command line, each `field=value`.
         environment: The environment variables.
 
     Raises:
-        ConfigError: A value cannot be parsed or is invalid, or an entry sets `keys` or an unknown field.
+        ConfigError: A value cannot be parsed or is invalid, or an entry has no `=`, or sets `keys` or an unknown field.
     """
     values = _from_environment(environment)
     for entry in entries:

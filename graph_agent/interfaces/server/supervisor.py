@@ -317,8 +317,8 @@ def sharing(workers: int) -> Iterator[Path | None]:
     """Create the folder that worker processes share, and remove it on exit, as well as the folders that killed servers
     have left; yields its path.
 
-    Yields None if `workers` is 1, and, after a logged warning, if no folder can be created. Sets the environment
-    variable that makes prometheus_client use the folder.
+    Yields None if `workers` is 1, and, after a logged warning, if no folder can be created. Otherwise it sets the
+    environment variable that makes prometheus_client use the folder, and that stays set on exit.
     """
     folder = _temporary_folder() if workers > 1 else None
     if folder is None:

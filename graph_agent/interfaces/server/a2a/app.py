@@ -110,7 +110,7 @@ class PushNotifier(PushNotificationSender):
         """Queue a copy of a notification behind the earlier ones of the task, and start to send the queue. Does not
         wait for that.
 
-        A chunk of the answer is dropped if 100 notifications of the task wait already.
+        A chunk that continues the answer is dropped if 100 notifications of the task wait already; others never are.
         """
         # A queue for each task: a slow receiver must not delay those of other tasks.
         waiting = self._waiting.setdefault(task_id, deque())
@@ -142,6 +142,8 @@ class PushNotifier(PushNotificationSender):
     async def _send(self, task_id: str, waiting: deque[PushNotificationEvent]) -> None:
         """Send the notifications in `waiting`, the queue of a task, in order until it is empty; then remove the
         queue.
+
+        The queue is also removed, with its rest, if sending raises an exception.
         """
         try:
             while waiting:
@@ -371,7 +373,8 @@ class _Handler(DefaultRequestHandler):
     async def on_message_send(
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> types.Message | types.Task:
-        """Run a message, and return the task once it has ended or asks a question.
+        """Run a message, and return the task once it has ended or asks a question, or at once with
+        `return_immediately`.
 
         A message that steers its conversation, or that repeats one of a task that has ended, starts no run: it is
         answered with a confirmation, or with that task. Raises an `A2AError` for an invalid message, another message to

@@ -59,7 +59,8 @@ class CancelRequests:
         id.
 
         Each request is reported at every poll, also for tasks that run in other processes. Requests older than 10
-        minutes are deleted. A failure of the Store is logged, and the next poll follows.
+        minutes are deleted. After a failure of the Store, the next poll follows; only the first of consecutive failures
+        is logged.
         """
 
         async def poll() -> None:
@@ -94,7 +95,7 @@ class OtherProcesses:
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Cancel a task that another process runs, and return the task once its run has stopped; None if no other
-        process runs it.
+        process runs it, or it is deleted meanwhile.
 
         Raises:
             TaskNotCancelableError: There is no Store to reach that process.

@@ -190,8 +190,8 @@ class GraphExecutor(AgentExecutor):
         """Check the message id of a message that begins a task, and reserve the id for this message.
 
         Does nothing for a message without an id, and for an invalid one, which its task reports. Raises
-        `InvalidParamsError` if another message of the conversation has the id, or the session has received a later
-        message before the one with this id was answered.
+        `InvalidParamsError` if another message of the conversation has the id, the session has received a later message
+        before the one with this id was answered, or the request has no task id or conversation id.
         """
         driver = self._session(context, RunHandle()).driver
         try:
@@ -250,7 +250,8 @@ class GraphExecutor(AgentExecutor):
         - If the server stops, or loses the session, the task fails with a text about how to continue.
         - Any other exception is logged, and the task fails with only the type of the exception.
 
-        Raises `UnsupportedOperationError` if the task has ended already.
+        Raises `UnsupportedOperationError` if the task has ended already, and `InvalidParamsError` if the request has no
+        task id or conversation id.
         """
         task_id, context_id = _ids(context)
         reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
@@ -439,7 +440,8 @@ class GraphExecutor(AgentExecutor):
 
         The run has the credentials of the request's headers. The message id is the id of the input, so that it runs
         once. A decision is recorded with the user's name. Returns the result; None if the stream ends without one.
-        Raises `InputError` for a message that is no input or answers no open question.
+        Raises `InputError` for a message that is no input or answers no open question, and `InvalidParamsError` if a
+        credential header occurs twice.
 
         Args:
             session: The session of the conversation.
@@ -530,7 +532,7 @@ def _input(message: Message | None) -> list[AnyMessage]:
     message marked as context, then the user's message.
 
     Parts that a delegating agent has declared as untrusted are recorded with the user's message. Raises `InputError` if
-    the message has neither text nor data.
+    the message has neither text nor data besides the forwarded context.
     """
     parts = list(message.parts) if message is not None else []
     forwarded = [part for part in parts if EXTENSION in part.metadata]

@@ -51,8 +51,8 @@ def check_query(query: bytes) -> None:
 def _expected(field: Any, value: str) -> str | None:
     """Return a description of the valid values if `value` is invalid for a query parameter; None if it is valid.
 
-    The type of the parameter's field decides: a whole number not below its minimum, `true` or `false`, a state of
-    tasks, a time, or text without NUL.
+    The type of the parameter's field decides: a whole number from its minimum to 2³¹ - 1, `true` or `false` in upper or
+    lower case, the name of a state of tasks, a time in the format of RFC 3339, or text without NUL.
     """
     match field.type:
         case FieldDescriptor.TYPE_INT32:

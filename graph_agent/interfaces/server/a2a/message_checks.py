@@ -73,7 +73,8 @@ class CheckedRequests(SimpleRequestContextBuilder):
 
         Raises an `A2AError` for values that cannot be stored (numbers that are not finite, deep nesting, NUL in an id),
         an empty part, credentials in metadata or twice in headers, the message id of another message, push
-        notifications that are not supported, and a task that is running in this process or another.
+        notifications that are not supported, and a task that is running in this process or another. Without `params`
+        nothing is checked.
         """
         if params is not None:
             _check(params)
@@ -102,8 +103,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
 def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
     """Return the id of the conversation that a first message begins; None to let the SDK generate one.
 
-    For an authenticated caller, the id is derived from the caller, the message id and the content. An anonymous caller
-    gets a new conversation each time: message ids are unique only for one client, and only the id protects the
+    For an authenticated caller, the id is derived from caller, tenant and the whole message. An anonymous caller gets a new conversation each time: message ids are unique only for one client, and only the id protects the
     conversation.
     """
     if not user:

@@ -64,7 +64,7 @@ def agent_card(
 ) -> AgentCard:
     """Build the card of an agent, the document that describes it to A2A clients.
 
-    An agent without tools, delegates and skills has one skill, conversation. The endpoints are those of JSON-RPC and
+    Without tools, delegates and `skills`, the card has one skill, conversation. The endpoints are those of JSON-RPC and
     HTTP+JSON, each in the protocol versions 1.0 and 0.3, below `url`.
 
     Args:

@@ -68,7 +68,8 @@ async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> Async
 
     Args:
         url: URL of the database, which may be that of the sessions; `memory:` for stores in memory.
-        task_lease: Returns whether any process runs a task; None if only this process uses the database.
+        task_lease: Returns whether any process runs a task; None if only this process uses the database. It is not used
+            with `memory:`.
 
     Raises:
         ConfigError: The URL is of an unknown kind, or the database cannot be reached.
@@ -117,7 +118,7 @@ class LiveTaskStore(TaskStore):
         self._settled.set()
 
     async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a task of the caller if another process runs it; otherwise None.
+        """Return a task of the caller if another process runs it; otherwise None, and always None without leases.
 
         A task that the database lists as running although no process runs it is marked as failed.
         """
@@ -232,10 +233,10 @@ class LiveTaskStore(TaskStore):
         return age_s > LOST_AFTER_S and not await self._has_lease(task, context)
 
     async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
-        """Mark a task that no process runs as failed, after waiting a second for the final state that its process may
-        be writing.
+        """Mark a task that no process runs as failed, unless its process writes another state, or a process runs it
+        again, within a second.
 
-        Without other processes, it is marked at once. Returns the task as it is stored then; None if it was deleted.
+        Without leases, it is marked at once. Returns the task as it is stored then; None if it was deleted.
         """
         if self._has_lease is not None:
             await asyncio.sleep(_FINAL_WRITE_S)

@@ -200,8 +200,8 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
 
 @contextmanager
 def _masked_errors(what: str) -> Iterator[None]:
-    """Context manager that logs a failure of the database, and raises `InternalError` in its place; `what` names the
-    operation in the log.
+    """Context manager that logs a failure of the database (`SQLAlchemyError`), and raises `InternalError` in its place;
+    `what` names the operation in the log. Other exceptions pass.
     """
     try:
         yield

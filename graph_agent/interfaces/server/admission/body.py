@@ -58,7 +58,8 @@ class BodyLimits:
 
         Raises `ProblemError`: `too_large` for a `content-length` above the limit (before anything is read), or for more
         bytes or JSON values than allowed; `invalid` for JSON that is nested too deeply, or a `content-encoding` other
-        than `identity`; `timeout` for a body that does not arrive in `timeout_s`.
+        than `identity`; `timeout` for a body that does not arrive in `timeout_s`. A body that is not JSON is returned
+        unchanged.
         """
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")

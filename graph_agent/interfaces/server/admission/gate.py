@@ -259,7 +259,8 @@ class Gate:
         unchecked.
 
         A guarded path is checked in this order: the origin, if the server has no keys; the key, before the body is
-        read; the limits of the body. Open paths need no key, and their body is never read. The caller is stored in the
+        read; how many bodies of the caller arrive at the same time; the limits of the body. Open paths need no key, and
+        neither their body nor that of a WebSocket is read here. The caller is stored in the
         request's state, with an empty name if there is no key. A HEAD request is passed on as GET, except to MCP.
         Responses below `/v1/` get a request id. An exception of the application is logged and, unless the response has
         begun, answered with an error without details.

@@ -24,9 +24,12 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
     """Read the API keys of the environment variable `GRAPH_AGENT_API_KEYS`, where commas or line feeds separate them,
     and of a file.
 
+    A key is written as `key` or `name:key`. In both places white space around a key, empty entries, and entries that
+    begin with `#` are ignored.
+
     Args:
-        file: File with one key per line, `key` or `name:key`; blank lines and lines that begin with `#` are skipped.
-            The agent's tools may not read this file from then on. None for no file.
+        file: File in UTF-8 with one key per line. The agent's tools may not read this file from then on, even if it has
+            an error. None for no file.
         environment: The environment variables.
 
     Returns:
@@ -34,9 +37,9 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
         name is named `key-` and 12 digits of its SHA-256.
 
     Raises:
-        ConfigError: The file cannot be read, or neither it nor the variable has a key; a key is shorter than 16
-            characters; a name is invalid; or two keys have the same name, or two names the same key. No message shows a
-            key.
+        ConfigError: The file cannot be read; a file is given, and neither it nor the variable has a key; a key is
+            shorter than 16 characters; a name is invalid; or two keys have the same name, or two names the same key. No
+            message shows a key.
     """
     listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]

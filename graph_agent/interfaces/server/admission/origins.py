@@ -53,11 +53,12 @@ class OriginCheck:
         The first rule that applies decides:
 
         - A request with a permitted `Origin` passes; `*` permits every origin.
-        - A request is refused unless its host is an IP address, a name without a dot, or the host of `public_url`.
+        - A request is refused unless its host is an IP address, a name without a dot or below `.localhost`, or the host
+          of `public_url`.
         - Health checks and the agent card pass, with any origin.
         - A request without an `Origin` is refused if the browser declares that a page of another origin sent it.
         - A request whose `Origin` is not the server's own is refused, and the origin is logged once (at most 100
-          origins).
+          origins). Any other request passes.
 
         Args:
             request: The request, or the handshake of a WebSocket.

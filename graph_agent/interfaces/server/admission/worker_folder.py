@@ -106,8 +106,10 @@ class SharedLimits(RequestLimits):
         per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the database at once, so that an unusable folder is reported when the server starts, and not at a
-        request.
+        """Open the database at once, so that the warning about an unusable folder is logged when the server starts, and
+        not at a request.
+
+        An unusable folder raises nothing: requests are then counted in this process alone, until it can be used.
         """
         super().__init__(concurrent, per_minute, clock)
         self._folder = folder
@@ -155,8 +157,8 @@ class SharedLimits(RequestLimits):
     def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
         """Call a function in a transaction that no other worker can interleave; return True.
 
-        If the database cannot be used, e.g. on a full disk, log a warning and return False. Exceptions of the function,
-        such as `ProblemError`, roll the transaction back and are raised.
+        If the database cannot be used, e.g. on a full disk, also within the function, log a warning and return False.
+        Any other exception of the function, such as `ProblemError`, is raised. Both roll the transaction back.
         """
         try:
             if self._db is None:
@@ -251,7 +253,8 @@ class SharedLimits(RequestLimits):
 def _make_tables(db: sqlite3.Connection) -> None:
     """Create the tables unless they exist.
 
-    While another worker holds the lock, wait and try again; raise `sqlite3.OperationalError` if that takes too long.
+    While another worker holds the lock, wait and try again; raise `sqlite3.OperationalError` if that takes too long, or
+    the error has another cause.
     """
     patience, made = Patience(), False
     while not made:
@@ -263,7 +266,8 @@ def _make_tables(db: sqlite3.Connection) -> None:
 
 
 def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[RequestLimits, RequestLimits, RequestLimits]:
-    """Return the limits per caller of three kinds: requests, event streams, and active A2A tasks.
+    """Return the limits per caller of three kinds: requests, event streams, and active runs of A2A and MCP. Only the
+    first kind has a limit per minute.
 
     Args:
         settings: The settings of the server.

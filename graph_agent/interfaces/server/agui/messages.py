@@ -122,7 +122,7 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
     results, each result right behind the message with its call.
 
     Calls without a result, and messages of delegates or of any other role, are left out. Raises `InvalidRequestError`
-    for content that no model can receive.
+    for content that no model can receive, and for a user message whose id has a reserved prefix.
     """
     results, found = given_results(messages), list[AnyMessage]()
     for message in messages:
@@ -576,8 +576,8 @@ def _decision(entry: ResumeEntry, name: str) -> Decision:
     """Convert an answer to the decision on the call `name`; whether the call allows it is checked later.
 
     A cancelled entry rejects the call, and a boolean stands for `approved`. True approves the call, or edits it to
-    `editedArgs`. False makes `response` its result, or rejects it with `reason`. Raises `InvalidRequestError` for
-    another payload.
+    `editedArgs`. False makes `response` its result, or else rejects it with `reason`. Fields for the other case are not
+    used. Raises `InvalidRequestError` if `approved` is missing, or a field has a wrong type, even if it is not used.
     """
     if entry.status == "cancelled":
         return reject(ABANDONED)

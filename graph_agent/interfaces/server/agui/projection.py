@@ -150,7 +150,8 @@ class Projection:
 
     def join(self, live: Sequence[LivePart]) -> Iterator[core.BaseEvent]:
         """Yield the events that a client needs to follow a run of another request from its middle: the stored messages,
-        the open step, and the text of the message that is being written, from its beginning.
+        the open step, and the text of the message that is being written, from its beginning, unless it is the newest
+        stored message already.
 
         Args:
             live: The parts that the run has produced since its newest stored event.
@@ -168,6 +169,8 @@ class Projection:
 
     def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[core.BaseEvent]:
         """Yield the events for further output of another request's run: its text, progress (`CustomEvent`) and calls.
+
+        Other live parts, such as reasoning, are dropped; all live parts come before the stored events.
 
         Args:
             live: Parts that were produced since the last call.
@@ -300,7 +303,8 @@ class Projection:
         return core.RunFinishedSuccessOutcome(pending_tool_call_ids=names)
 
     def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
-        """Yield the ends of what is open, then the events that end the run with an error.
+        """Yield the ends of what is open, then the events that end the run with an error, whose code is the category of
+        the problem or else its kind. Open delegations end with an error, too.
 
         Args:
             problem: Why the run failed.

@@ -57,7 +57,8 @@ def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
     """Return the id of the turn that a client such as Codex names; None if it names none.
 
     It is looked for in `client_metadata` of the body and then in the headers: the entry `turn_id`, or else `turn_id` in
-    the JSON of the entry `x-codex-turn-metadata`. Values that are not valid JSON are skipped.
+    the JSON of the entry `x-codex-turn-metadata`, which may be a text or an object. Values that are not valid JSON, and
+    ids that are empty or no text, are skipped.
     """
     metadata = body.get("client_metadata")
     # Over a WebSocket, the headers are those of the connection, which lasts for many turns.
@@ -79,8 +80,8 @@ def _mark_and_messages(
     """Return the mark of a request, which is equal when the request is repeated, and its messages.
 
     The mark is a digest of the body, without how the answer is sent, of the messages, of `parsed` and of the turn. If
-    the client names its turn, the text of the answer that it has received so far is removed from the end of the
-    messages.
+    the client names its turn, assistant messages without calls are removed from the end of the messages, but never the
+    only message: they are the text of the answer that the client has received so far.
 
     Args:
         content: The body as bytes.
@@ -156,7 +157,8 @@ class Attempt:
         """Return the run that continues the thread with the token `name`; None if the thread has not received this
         request.
 
-        An input that failed continues from the newest checkpoint before its failure, unless calls are open there.
+        An input that failed or was aborted continues from the newest checkpoint before that, unless calls are open
+        there; then its stored outcome is the answer.
         """
         thread = self.caller.pending_thread(name)
         spec = with_output_options(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)

@@ -32,8 +32,8 @@ def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
 
 
 def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a tool of the caller in OpenAI's format. Without a description, it is empty; without parameters, the
-    function has no arguments.
+    """Return a tool of the caller in OpenAI's format. Without a description, it is empty; without parameters, or with
+    an empty object, the function has no arguments.
     """
     function = {
         "name": name,

@@ -157,7 +157,7 @@ class Runs:
     async def _run_follow_ups(self, run: ServerRun) -> None:
         """Run the follow-ups that are queued in a session one after the other; their answers are stored in the history.
 
-        None follows an aborted run. A `ProblemError` ends it silently, any other error is logged.
+        After an aborted run, the rest stays queued. A `ProblemError` ends this silently, any other error is logged.
         """
         try:
             while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
@@ -428,7 +428,8 @@ class ChatHandler:
 
         An attempt is begun only if the agent has a tool with side effects, the request has no idempotency key, and it
         runs in no session, also because its history is not that of the session. Otherwise it is None. Raises
-        `ProblemError` if the request is invalid, or the wait for an equal request ends.
+        `ProblemError` if the request is invalid, or if the server stops or the client leaves while this waits for an
+        equal request.
         """
         host = self.runs.host
         if request.is_attempt:

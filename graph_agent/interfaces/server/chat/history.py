@@ -33,6 +33,7 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
     A request has a history if it has a user message before an assistant message. Without one, all its messages after
     the last assistant message are new. A history must be that of the session, with two exceptions. Steering and inputs
     without an answer (they failed or were stopped) may be missing, and questions with their answers may be added.
+    Messages that repeat an input without an answer, or a decision on its calls, are left out unless they are the last.
 
     Args:
         messages: The messages of the request.
@@ -224,9 +225,11 @@ def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
 
 
 def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
-    """Return messages as alternating texts of user and assistant, without white space. Tool results are left out.
+    """Return messages as texts of user and assistant, without white space. Tool results and other messages are left
+    out.
 
-    Consecutive messages of the assistant are one text; each message of the user is one of its own.
+    Messages of the assistant with no user message between them are one text; each message of the user is one of its
+    own.
     """
     found: list[_Piece] = []
     for message in messages:

@@ -78,9 +78,10 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
     """Return the outcome of a run from its last state.
 
     The text is all that was streamed, then the part of the answer that was not streamed (`rest`). The answer is the
-    structured response as JSON, the agent's answer, or else the open question. A failed run has the problem of its last
-    `error` event. Tokens are summed over all model calls of this run; if the provider reports none, they are estimated
-    at 4 characters per token, at least 1.
+    structured response as JSON, the agent's answer, or else the open question, which is empty while calls of the
+    caller's tools wait. A failed run has the problem of its last `error` event. Tokens are summed over all model calls
+    of this run; if the provider reports none, they are estimated at 4 characters per token, at least 1. Sources without
+    a URL are left out.
 
     Args:
         spec: The run.
@@ -165,7 +166,8 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
     """Return the texts that came before the last message of a request, oldest first: texts beside calls, and replaced
     answers.
 
-    Empty if the answer is structured. Texts beside calls are left out if the agent does not stream while it plans.
+    Empty if the answer is structured. Texts beside calls are left out if the agent does not stream while it plans,
+    except that of the plan whose calls wait now.
 
     Args:
         spec: The run.
@@ -186,7 +188,10 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
 
 def text_of_event(spec: RunSpec, event: StoredEvent) -> str:
     """Return the text of an event that clients receive as a message: that of a plan with calls, commentary, or an
-    answer; empty for other events, and in a run whose answer is structured.
+    answer.
+
+    Empty for other events, for a structured plan, for each plan if the agent does not stream while it plans, in a run
+    whose answer is structured, and for a graph that is not this package's agent.
     """
     deps = getattr(spec.graph.builder, "deps", None)
     if deps is None or spec.is_structured:
@@ -198,7 +203,8 @@ def text_of_event(spec: RunSpec, event: StoredEvent) -> str:
 
 
 def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    """Return the details that providers reported for the model calls of the newest input, summed.
+    """Return the details that providers reported for the model calls after the last user message, which may be a
+    steering message, summed.
 
     The keys are `cached_tokens`, `cache_write_tokens` and `reasoning_tokens`; empty if no provider reported usage.
     """

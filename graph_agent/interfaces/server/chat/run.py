@@ -178,7 +178,8 @@ class ServerRun:
         """Wait for the next part and return it; None after `timeout_s` seconds without one (None waits without a
         limit).
 
-        `RunEnded` is the last part. Raises `ProblemError` in its place if the run was refused, failed or was stopped.
+        `RunEnded` is the last part, after which this would wait forever. Raises `ProblemError` in its place if the run
+        was refused, failed or was stopped.
         """
         if not self._parts.empty():
             part = self._parts.get_nowait()

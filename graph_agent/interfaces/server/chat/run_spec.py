@@ -174,8 +174,10 @@ def token_of_key(caller: Caller, key: str) -> str:
 async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     """Return the run of a request, whose input runs once if the request has an idempotency key.
 
-    If the key was used before, the run resumes the first one or returns its answer, unless the request answers a
-    question. Raises `ProblemError` if the request is invalid, or does not fit the session.
+    If the key was used before, the run resumes the first one or returns its answer. If only the record of an answer to
+    a question is stored with the key, and questions are still open, the request is resolved anew. Raises `ProblemError`
+    if the request is invalid, or does not fit the session, and `InputConflictError` if the record with the key is of a
+    different answer.
     """
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
@@ -269,7 +271,8 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     """Return the run of a request: in its session, or in the waiting thread that its decisions, results or message
     answer, or else in a new thread, which is stored only if it may wait for another request.
 
-    Raises `InvalidRequestError` if the request does not fit what the thread waits for.
+    Raises `InvalidRequestError` if the request does not fit what the thread waits for, or its messages are no
+    conversation that ends with a message to answer (`check_conversation`).
     """
     if request.session_id is not None:
         return await _in_session(host, caller, request, request.session_id)
@@ -304,7 +307,8 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
     its question, else with a new input.
 
     A request with another history than the session, or with results of other calls in its own history, runs in a thread
-    of its own. Raises `InvalidRequestError` if it has nothing new, or results that nothing waits for.
+    of its own. Raises `InvalidRequestError` if it has nothing new, results that nothing waits for, or, for a new
+    session or with `adds_all`, no conversation that ends with a message to answer.
     """
     spec = RunSpec(
         host.kept, caller.thread(session_id), None, request.context(), session_id, call_token=request.call_token
@@ -339,8 +343,8 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
 async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
     """Return the run that receives the text of the new user messages as decisions on the waiting calls.
 
-    If it is no decision, the run asks the question again, with the reason. Raises `InvalidRequestError` if no call
-    waits.
+    If it is no decision, which any message with content blocks is not, the run asks the question again, with the
+    reason. Raises `InvalidRequestError` if no call waits.
     """
     asked = [each for each in open_interrupts(state) if request_of(each) is not None]
     if not asked:
@@ -420,7 +424,10 @@ async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: S
 
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
-    """Return whether a stopped run is to be continued: it has these results, or the request has the thread's token."""
+    """Return whether a stopped run is to be continued: it has these results, or the request has the thread's token.
+
+    False for a thread that waits for an answer or has ended.
+    """
     # `next` would not do: it is also empty for a task whose superstep was never stored.
     if state.interrupts or not state.tasks:
         return False

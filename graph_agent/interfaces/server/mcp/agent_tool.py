@@ -194,7 +194,8 @@ class AgentTool:
         """Run a call in its session: first the input or the responses, then up to 20 rounds of forms.
 
         Forms are shown while questions are open, the client can show them, and the reviewer does not dismiss them all.
-        Raises `ProblemError` or `UserError` if the input or the responses cannot be used.
+        Raises `ProblemError` or `UserError` if the session id, the input or the responses cannot be used, or the run is
+        refused, and `InputRequiredError` of `call.ask`.
 
         Args:
             call: The call.

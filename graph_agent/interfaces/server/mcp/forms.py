@@ -118,7 +118,7 @@ def _call_form(call: HeldCall, error: str) -> Form:
 
 def _question_form(value: Any, error: str) -> Form:
     """Return the form for the value of an interrupt: the fields of an elicitation, otherwise one required field
-    `answer`.
+    `answer`, with the text `message` or `question` of the value or else all of it.
 
     Args:
         value: The value of the interrupt.
@@ -160,7 +160,7 @@ def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | N
 
     A `message` that is not empty is added, and for an edit `{"edited_action": {"args": …}}`, parsed from JSON. A
     declined form rejects the call, if the call may be rejected. Whether the call allows the decision is checked later.
-    Raises `DecisionError` if the arguments of an edit are not JSON.
+    Raises `DecisionError` if the arguments of an edit are not JSON, also if they are missing.
     """
     if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
         return {"type": "reject"}

@@ -105,7 +105,8 @@ class Chains:
 
         A client may send its history with each request, and edit it; the request then needs a new session. The id is
         returned unchecked if the request names a conversation, has decisions on approvals, or has no message of the
-        assistant. Raises `InvalidRequestError` if the message decides on calls whose input has failed since.
+        assistant, and if nothing is stored in the session. Raises `InvalidRequestError` if the message decides on calls
+        whose input has failed since.
         """
         if session_id is None or body.conversation_id is not None or content.decisions:
             return session_id
@@ -119,7 +120,8 @@ class Chains:
         """Return the chat request for a request's content, without a session. Instructions without any message become
         the user's message.
 
-        Raises `InvalidRequestError` for an unknown approval request, or one with two different responses.
+        Raises `InvalidRequestError` for an unknown approval request, one with two different responses, and an invalid
+        schema or tool choice.
         """
         messages: list[AnyMessage] = list(content.messages)
         system = list(content.instructions)

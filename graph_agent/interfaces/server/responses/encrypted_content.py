@@ -40,9 +40,9 @@ def _decoded(content: str) -> Any:
 
 
 def blocks_of(content: str | None) -> list[dict[str, Any]]:
-    """Return the reasoning blocks in the `encrypted_content` of a reasoning item; empty if there is none.
+    """Return the reasoning blocks in the `encrypted_content` of a reasoning item; empty for None and an empty text.
 
-    Raises `InvalidRequestError` if the content is from another server.
+    Raises `InvalidRequestError` for any text that this server has not made of reasoning blocks.
     """
     if not content:
         return []

@@ -271,10 +271,11 @@ class ResponseDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """Yield the last frames of a run that failed: the end of open items, an error, the failed response, and
-        `[DONE]`.
+        """Yield the last frames of a run that failed: the ends of the open message and reasoning, an error, the failed
+        response, and `[DONE]`.
 
-        The message that is open gets the status `incomplete`, the response the status `failed` and the error.
+        The message that is open gets the status `incomplete`, the response the status `failed` and the error. Open
+        calls get no end, and keep the status `in_progress`.
         """
         yield from self._end_message("incomplete")
         yield from self._end_reasoning()
@@ -294,7 +295,8 @@ class ResponseDialect(ChatDialect):
         return {**self.response, **({"progress": progress} if progress else {})}
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """Yield the part of the answer that was not streamed. If no message is open, the reasoning comes first.
+        """Yield the part of the answer that was not streamed. If no message is open, line feeds at its start are
+        removed, and the reasoning comes first.
 
         A refusal of the model, of which nothing was streamed, becomes a message with a part of type `refusal`.
         """
@@ -425,7 +427,8 @@ class ResponseDialect(ChatDialect):
         yield self._done(len(self._output) - 1)
 
     def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
-        """Yield the ends of the open message and summary, and an item for a call of the agent's own tools, in progress.
+        """Yield the ends of the open message (by `break_frames`) and summary, and an item for a call of the agent's own
+        tools, in progress.
 
         The item stays open until `_own_result`; its arguments are sent as JSON text.
         """
@@ -452,7 +455,8 @@ class ResponseDialect(ChatDialect):
     def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
         """Yield the end of the item of a call of the agent's own tools, from the event of its result.
 
-        The item gets the output, or after a failure the error, as text. Nothing if the call has no open item.
+        The item gets the output, or after a failure the error, as text; content blocks become JSON. Nothing if the call
+        has no open item.
         """
         if (index := self._calls.pop(event["id"], None)) is None:
             return

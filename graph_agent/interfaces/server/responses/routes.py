@@ -309,7 +309,8 @@ class ResponsesEndpoint:
         """Return the id of the session or the conversation that a request names; None if it names none.
 
         The session of a header or the metadata comes first; it is read only for a stored response. Raises
-        `InvalidRequestError` if there is one, and also a different conversation or a previous response.
+        `InvalidRequestError` if there is one, and also a conversation or a previous response with an id other than the
+        session's.
         """
         named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
         if named is not None:

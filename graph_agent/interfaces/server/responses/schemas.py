@@ -351,7 +351,8 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     """Convert items to messages. Consecutive items of the assistant become one message. Decisions before an item of the
     assistant are dropped; approval requests and lists of tools are ignored.
 
-    References must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
+    References must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item, and
+    `ProblemError` (`too_large`) if the arguments of all calls together have too many values.
     """
     # Before any is parsed: one text may hold millions of values.
     check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
@@ -455,7 +456,7 @@ def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | N
     """Return the result of the call `id_`: the output of an item or, if it is not None, the error, with the status
     `error`.
 
-    Raises `InvalidRequestError` without an id.
+    Raises `InvalidRequestError` without an id, and for an unsupported part of the output.
     """
     if not id_:
         raise InvalidRequestError(f"An item of type {item.type} has no call_id.", "input")

@@ -150,8 +150,8 @@ class ResponsesSocket:
         completely.
 
         An invalid message is answered with an error event. The answer is incomplete if the client does not read it. A
-        response that is not stored is kept in memory, so that the next request may continue it; if that request fails,
-        it is dropped.
+        response that is not stored is kept in memory, so that later requests may continue it. It is dropped when
+        another such response has ended, or a request that continues it has failed or is stored.
         """
         try:
             if len(message) > SMALL_BYTES:
