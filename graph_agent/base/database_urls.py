@@ -106,13 +106,13 @@ def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
         field: Name of the setting, for error messages.
 
     Raises:
-        ConfigError: The URL is of another kind, names `:memory:`, or has an unknown parameter or a fragment; the file's
-            folder does not exist, or, with `?mode=rw`, the file.
+        ConfigError: The URL is of another kind, names `:memory:` or no file, or has an unknown parameter, a fragment,
+            or escapes that are no UTF-8; the file's folder does not exist, or, with `?mode=rw`, the file.
     """
     if not url.startswith(_SQLITE) or url == _SQLITE:
         shown = without_password(url)
         raise ConfigError(
-            f"db={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
+            f"{field}={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
         )
     address, hash_, fragment = url.removeprefix(_SQLITE).partition("#")
     if hash_:
@@ -144,7 +144,8 @@ def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
 
 
 def check_names(database: Path) -> None:
-    """Raise `ConfigError` if a database file has several names (hard links); a file that does not exist passes."""
+    """Raise `ConfigError` if a database file has several names (hard links); a file that cannot be inspected passes,
+    such as a missing one."""
     # SQLite and this package would lock each name apart.
     with suppress(OSError):
         found = os.stat(database)

@@ -99,6 +99,10 @@ async def test_settings_whose_names_the_class_has_are_below_graph_agent(schema: 
         ({"nam": "Ann"}, "context (RunContext): unknown field 'nam'"),
         ({"model": "van"}, "context: no Customer can be made of it: "),
         (5, "context: got a int; pass a Customer, or a mapping of its fields."),
+        (
+            {"name": "Ann", "graph_agent": "van"},
+            "context: got a str; pass an AgentContext, or a mapping of its fields.",
+        ),
     ],
 )
 async def test_a_context_that_does_not_fit_the_class_is_refused(context: Any, message: str) -> None:

@@ -70,6 +70,15 @@ def schema(file: Path) -> list[Any]:
         return [made, connection.execute("SELECT v FROM store_migrations").fetchall() if has_store else []]
 
 
+@pytest.mark.parametrize(("opens", "setting"), [(open_saver, "db"), (open_task_tables, "tasks"), (open_cache, "cache")])
+async def test_an_address_without_a_file_is_refused_under_the_name_of_its_setting(opens: Any, setting: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        async with opens("sqlite:///"):
+            pass
+
+    assert str(refused.value).startswith(f"{setting}='sqlite:///': no such kind of ")
+
+
 @pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables, open_cache])
 async def test_tables_are_completed_after_a_kill_at_any_statement_of_their_creation(
     opens: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -332,7 +332,7 @@ class LoopConfig(CheckedModel):
     def with_values(self, values: Mapping[str, Any]) -> "LoopConfig":
         """Return a copy with some fields replaced, validated again; the same object if `values` changes nothing.
 
-        Replacing `tool_calling` by a mode other than `wave` resets `planner` and `rollout`.
+        Replacing `tool_calling` by a mode other than `wave` resets `planner` and `rollout`, unless `values` has them.
 
         Raises:
             ConfigError: The result is not a valid configuration.
@@ -482,7 +482,7 @@ def run_context(given: Any, schema: Any) -> AgentContext:
     Args:
         given: An object of that class; an `AgentContext`; or a mapping of fields of the class, and of those fields of
             `AgentContext` that the class does not have. Under the key `graph_agent`, a mapping may hold any fields of
-            `AgentContext`.
+            `AgentContext`. The user's object is None if a mapping has only these.
         schema: The user's class.
 
     Raises:
@@ -495,7 +495,7 @@ def run_context(given: Any, schema: Any) -> AgentContext:
         names = field_names(schema)
         fields = {name: value for name, value in given.items() if name in names}
         own = {name: value for name, value in given.items() if name not in names and name != _OWN}
-        own |= {} if _OWN in names else given.get(_OWN, {})
+        own |= {} if _OWN in names else checked_context(given.get(_OWN) or {})
         try:
             user = schema(**fields) if fields or not own else None
         except (TypeError, ValueError) as error:
@@ -558,11 +558,11 @@ def effective_config(
 ) -> LoopConfig:
     """Return the configuration of a run: the one with which the agent was built, overridden by the run's context.
 
-    Approval patterns are only added. `stream_before_guards` cannot be switched on, nor `offload_over_chars`.
+    Approvals are only added. `stream_before_guards` and `offload_over_chars` are ignored if `built` has them off.
 
     Args:
         built: The configuration with which the agent was built.
-        given: The run's context, of any type that `coerce_context` accepts.
+        given: The run's context; one that `coerce_context` does not accept changes nothing.
         schema: Class of the context.
         changed: Fields set by `Session.configure`, which win over the context.
         approve: Approval patterns from the input's first run.
