@@ -203,7 +203,7 @@ _current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agen
 def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
     """Return the idempotency key of a call: equal for each run of this call in its session, different for other calls.
 
-    Inside a tool, call it without arguments:
+    Inside a tool, call it without arguments; without `session_id` or `call`, all three are those of the running call:
     ```python
     @tool
     async def charge(amount: int) -> str:
@@ -220,7 +220,7 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
         64 hexadecimal digits: a hash of the session's id, the wave, and the call's id, name and canonical arguments.
 
     Raises:
-        InputError: Called without arguments outside a tool that an agent runs.
+        InputError: Called without `session_id` or `call` outside a tool that an agent runs.
     """
     if session_id is None or call is None:
         current = _current_call.get()

@@ -74,7 +74,8 @@ def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> Base
         **marks: Keys of `MARKS` with their values; they override those of the tool.
 
     Raises:
-        ConfigError: A key is not in `MARKS`, or a value is none that the mark may have.
+        ConfigError: A key is not in `MARKS`, a value of `effect`, `truncate` or `kind` is none that it may have, or
+            `timeout_s` is no positive number. Values of other keys are checked when an agent is built.
     """
     for name, value in marks.items():
         if name not in MARKS:

@@ -268,10 +268,11 @@ class Patience:
 
 
 def check_sqlite_file(path: Path) -> None:
-    """Check that a file is a database of sessions, or an empty one; a missing file is created.
+    """Check that a file is an SQLite database whose table `checkpoints`, if it has one, holds sessions; a missing file
+    is created.
 
     Raises:
-        ConfigError: The file is another program's, cannot be opened, or has several names (hard links).
+        ConfigError: The table is another program's, the file cannot be opened, or it has several names (hard links).
         DatabaseLockedError: The file stays locked.
     """
     check_names(path)

@@ -57,7 +57,8 @@ def add_usage(left: Usage | None, right: Usage | None) -> Usage:
 
 
 def less_usage(usage: Usage, counted: Usage) -> Usage:
-    """Return the difference `usage` minus `counted`, field by field; no field is below 0."""
+    """Return the difference `usage` minus `counted`, field by field; no field is below 0. It has a `cost` if `usage`
+    has it."""
     difference: Usage = {
         "input_tokens": max(0, usage["input_tokens"] - counted["input_tokens"]),
         "output_tokens": max(0, usage["output_tokens"] - counted["output_tokens"]),
@@ -296,7 +297,8 @@ def cut_off_reply(
     model: str = "",
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """Return the message for a reply that was cut off, with its usage as reported, completed by estimates.
+    """Return the message for a reply that was cut off, with its usage as reported, completed by estimates; it is always
+    marked as estimated.
 
     Args:
         request: The messages of the request.
@@ -446,7 +448,8 @@ def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingB
 
 
 def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
-    """Return a delegate's settings with budgets that are at most what the delegating run has left.
+    """Return a delegate's settings with budgets that are at most what the delegating run has left; one that is used up
+    becomes the smallest value that the setting accepts.
 
     Args:
         settings: The delegate's own settings.
@@ -471,7 +474,8 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
 
     The price is that of the model named in the reply. If it is not in the table, the longest name there that is a
     prefix of it applies, such as `gpt-4o-mini` for `gpt-4o-mini-2024-07-18`; otherwise the highest price, so that no
-    limit is exceeded unnoticed.
+    limit is exceeded unnoticed. Input tokens from the cache have the price `cached_input`, if it is set; calls that the
+    provider ran are added if the price has `provider_calls`.
     """
     used = reply.usage_metadata
     if not prices or not used:

@@ -102,7 +102,8 @@ def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCh
     """Return a function that returns whether a run of a session is in progress, without loading the graph's modules.
 
     For a SQLite file, the function reads only the file of locks, and sees only the runs of other processes. For
-    PostgreSQL it is that of `running_check`, which loads the modules at its first call.
+    PostgreSQL it is that of `running_check`, which loads the modules at its first call. Raises `ConfigError` for an
+    address that `file_of` refuses.
 
     Args:
         address: URL of the database, which other processes use.
@@ -125,8 +126,9 @@ def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCh
 async def deliver_note(address: str, session_id: str, note: ControlMessage) -> None:
     """Store a note in a session's inbox, where the session's run reads it.
 
-    In a SQLite file it is written by SQL, without loading LangGraph. For PostgreSQL, or if SQL cannot write it, it is
-    added through the Store of the database.
+    In a SQLite file with the Store's table it is written by SQL, without loading LangGraph. For PostgreSQL, and for a
+    file without this table, it is added through the Store of the database, which is created if missing. Raises
+    `ConfigError` if the database cannot be opened, and `sqlite3.Error` if its file cannot be written.
 
     Args:
         address: URL of the database.

@@ -240,18 +240,20 @@ def create_graph_agent(
             `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: Class of a run's context: `AgentContext` or a subclass, or any dataclass, pydantic class or
-            `TypedDict` class (see the guide on sessions).
+            `TypedDict` class (see the guide on sessions). None for `AgentContext`.
         plan_schema: Schema of structured plans: a subclass of `PlanningResult` that types `slots`; None for
             `PlanningResult` itself.
         state_schema: A `TypedDict` class with fields of your own for the state, such as a subclass of LangChain's
             `AgentState`; reducers in `Annotated` apply. None for no own fields.
-        checkpointer: Stores sessions; None to store nothing, or to use a parent graph's.
+        checkpointer: Stores sessions; None to store nothing, or to use a parent graph's. False stores nothing inside a
+            parent graph, either; True is for a subgraph, as in LangGraph's `compile`.
         store: LangGraph store, injected into the tools that take one.
         cache: LangGraph cache; stores plans for runs with a `plan_cache_ttl_s`.
-        interrupt_before: Nodes before which each run stops, as in LangGraph's `compile`.
-        interrupt_after: Nodes after which each run stops, as in LangGraph's `compile`.
+        interrupt_before: A list of the nodes before which each run stops, or `"*"` for all. None stops nowhere.
+        interrupt_after: A list of the nodes after which each run stops, or `"*"` for all. None stops nowhere.
         debug: Whether LangGraph prints each step.
         transformers: Stream transformers, as in LangGraph's `compile`.
+        name: Name of the agent; None or an empty text for `agent`.
         resolve: Returns the chat model for a name or object in `model`, the configuration or a run's context (which may
             come from a client); None for `graph_agent.models.resolve.resolve_model`.
         skills: Folders of Agent Skills, each a skill or a folder that holds skills; see the guide on skills.
@@ -259,7 +261,7 @@ def create_graph_agent(
             none. LangGraph's checkpointers, which other frameworks call memory, are `checkpointer`.
 
     Raises:
-        ConfigError: When the arguments do not fit together, or the model cannot be built.
+        ConfigError: When an argument is invalid, the arguments do not fit together, or the model cannot be built.
         TypeError: For an unknown argument; the message names the right one.
     """
     refuse_unknown_arguments("create_graph_agent", create_graph_agent, unknown)

@@ -193,8 +193,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
-            InputError: There is a checkpointer and no `thread_id`, or an approval request of an older checkpoint is
-                decided again.
+            InputError: There is a checkpointer and no `thread_id`; the input is invalid, or empty with nothing to
+                continue; its id belongs to a different or a superseded input; or an approval request of an older
+                checkpoint is decided again.
+            ConfigError: The context is invalid.
             SessionBusyError: A run of the session is in progress.
             SessionLostError: Another process has taken the session over during the run.
         """
@@ -207,7 +209,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the graph and yield LangGraph's events of it.
 
-        If the stream is left before its end, the session's next input ends the run.
+        If the stream is left before its end, the session's next input ends the run. With `version="v3"`, what
+        LangGraph's method returns is returned unchanged.
         """
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)
@@ -381,7 +384,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's keyword arguments with the credentials and the caller of the agent added to its `context`."""
+        """Return a run's keyword arguments with the credentials and the caller of the agent added to its `context`.
+
+        For an agent with a context class of the user's own, `run_context` converts the context first, and raises
+        `ConfigError` for an invalid one; without a context, an object of the class in the surrounding run is taken.
+        """
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
@@ -576,7 +583,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     def compile(
         self, checkpointer: BaseCheckpointSaver[Any] | bool | None = None, **options: Unpack[CompileOptions]
     ) -> CompiledAgentGraph:
-        """Compile the graph with LangGraph's arguments. The checkpointer is patched in place by `_prepare`."""
+        """Compile the graph with LangGraph's arguments. The checkpointer is patched in place by `_prepare`, and stream
+        transformers of this package and of middleware precede the given ones, each once."""
         transformers = [ToolCallTransformer, PushedMessages, *self.transformers, *(options.get("transformers") or ())]
         # By identity: factories may be unhashable.
         options["transformers"] = list({id(each): each for each in transformers}.values())

@@ -67,7 +67,8 @@ async def summarize_conversation(
         context: Overrides and credentials, as in a run.
 
     Raises:
-        NoSummaryError: A hook or the provider prevents the summary, or the reply has no text.
+        NoSummaryError: A hook or the provider prevents the summary, the reply has no text, or anything else fails, such
+            as an invalid setting in `context`.
     """
     own, found = deps.toolbox.own, list[tuple[str, Usage]]()
 
@@ -162,7 +163,8 @@ async def estimate_request(
         session_id: Id of the session.
 
     Raises:
-        ConfigError: The agent's system prompt is a function that fails outside a run.
+        ConfigError: The agent's system prompt is a function that fails outside a run, or a setting in `context` is
+            invalid.
     """
     deps = deps_of_run(deps, Runtime(context=context))
     await deps.prepare()

@@ -181,7 +181,7 @@ def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: M
         outputs: Names of the graph's output keys, unless `options` has `output_keys`.
         options: The options `stream_mode`, `output_keys`, `version` and `subgraphs` of `stream`, which determine the
             form of the chunks. Only the modes `values` and, with open interrupts, `updates` yield a chunk; in `v2`, a
-            dict with `type`, `ns` and `data`.
+            dict with `type`, `ns` and `data`, and for `values` with `interrupts`.
     """
     modes = options.get("stream_mode") or "values"
     is_list = not isinstance(modes, str)
@@ -222,7 +222,8 @@ async def admit_input(
     """Return the input with which to run the graph; None to resume. Must be called while the session is locked.
 
     Also stores the mark of the input, and the inputs before it, in `run`. Input without an id is returned as it is. An
-    answer with an id is recorded in the database before it is used.
+    answer with an id is recorded in the database before it is used. The id in `configurable` is ignored for the input
+    None, and in a run within another graph's run.
 
     Args:
         graph: The compiled graph.

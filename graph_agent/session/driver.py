@@ -285,11 +285,13 @@ class RunDriver:
                 there are no parts.
 
         Raises:
-            InputError: The answer names an interrupt that is not open.
+            InputError: The answer names an interrupt that is not open, or the caller is within a run of this session.
             InputConflictError: The id belongs to a different input.
+            InputSupersededError: The id belongs to an input that a later one replaced before its end.
             SessionBusyError: Another input of the session is running.
             RunFailedError: The input failed, and `on_failure="raise"` is set.
-            ConfigError: A run in the foreground waits for a person, so that nothing could resume it.
+            ConfigError: The context is invalid; or a run in the foreground waits for a person, so that nothing could
+                resume it.
         """
         # Imported here: a program that only starts needs neither.
         from graph_agent.session.results import Done, Token
@@ -336,8 +338,8 @@ class RunDriver:
     ) -> dict[str, Any] | None:
         """Return answers to the open interrupts of a run, interrupt id → answer; None if a reviewer is needed.
 
-        They come from the callback in `options`, or from decisions that hold for later calls. Decisions that were
-        revoked in the meantime, also by another process, are forgotten first.
+        They come from decisions that hold for later calls, or from the callback in `options`, whose exceptions are
+        raised. Decisions that were revoked in the meantime, also by another process, are forgotten first.
         """
         if (approval := self._approval) is None:
             return None
@@ -383,6 +385,7 @@ class RunDriver:
         Raises:
             InputError: The answer names an interrupt that is not open.
             InputConflictError: The id belongs to a different input.
+            InputSupersededError: The id belongs to an input that a later one replaced before its end.
             SessionBusyError: Another input of the session is running.
             RunFailedError: The input failed, and `on_failure="raise"` is set.
         """
@@ -497,7 +500,7 @@ class RunDriver:
         """Return the follow-up to run after an input; None if there is none.
 
         None also if the inbox cannot be read within some seconds, or if the Store did not answer during the run. Both
-        are logged. A follow-up stays queued then.
+        are logged. A follow-up stays queued then. Any other error of the inbox is raised.
 
         Args:
             run: The run of the input, if this program ran it; None if another one did.

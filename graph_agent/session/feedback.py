@@ -59,14 +59,16 @@ async def give_feedback(
             memory.
         session_id: Id of the session.
         rating: `up` or `down`.
-        note: What the user wrote, at most 4,000 characters; empty for nothing.
-        answer: `seq` of the answer's event, id of its input or of its message; None for the newest answer.
+        note: What the user wrote, at most 4,000 characters, stored without white space around it; blank for nothing.
+        answer: `seq` of the answer's event; id of its input or of its message; or the id with which an API returned it.
+            None for the newest answer.
         by: Name of the user; None for `user`.
         evaluate: Whether the answer is to become a case of an evaluation.
         agent: Name of the agent, for OpenTelemetry.
 
     Raises:
-        InputError: The session has no such answer, the rating is invalid, or the note is too long.
+        InputError: The session has no such answer, the rating is invalid, `by` is no text, or the note is no text or
+            too long.
         ConfigError: There is neither a Store nor a database that can hold the feedback.
     """
     if rating not in get_args(Rating):
@@ -107,7 +109,8 @@ async def give_title(
     Each run of white space in the title becomes one blank. `by` is the name of the person, None for `user`.
 
     Raises:
-        InputError: The title is blank, no text, or longer than `TITLE_CHARS` characters; or there is no such session.
+        InputError: The title is blank, no text, or longer than `TITLE_CHARS` characters; `by` is no text; or there is
+            no such session.
         ConfigError: There is neither a Store nor a database that can hold the title.
     """
     if not isinstance(title, str) or not title.strip() or len(title) > TITLE_CHARS:

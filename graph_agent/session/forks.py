@@ -93,8 +93,10 @@ async def fork_session(
         The calls that `left_out_calls` returns.
 
     Raises:
-        InputError: No stored superstep ends with this event, or the new session exists already.
+        InputError: No stored superstep ends with this event, or the new session exists already; neither is checked for
+            -1. Or `by` is no text.
         SessionBusyError: The new session is running.
+        ConfigError: There is neither a Store nor a database that can keep the record; the copy is stored already.
     """
     after = await _events_after(saver, store, session_id, seq)
     left_out = _ran(after)

@@ -77,7 +77,8 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
         Raises:
             InputError: When the agent has a checkpointer, the input is empty, or `state` does not fit the agent's own
                 fields.
-            ConfigError: When a call needs approval and there is no `on_approval`, or a tool asks by `interrupt()`.
+            ConfigError: When a call needs approval and there is no `on_approval`, a tool asks by `interrupt()`, or
+                `context` or `on_approval` is invalid.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         from graph_agent.session.driver import RunOptions
@@ -120,9 +121,9 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
 
         Raises:
             InputError: When the agent has a checkpointer, the input is empty, or `state` does not fit the agent's own
-                fields.
-            ConfigError: When a call needs approval and there is no `on_approval`, or a tool asks by `interrupt()`; in
-                place of `Done`.
+                fields; at once, not by the first part.
+            ConfigError: In place of `Done`, when a call needs approval and there is no `on_approval`, or a tool asks by
+                `interrupt()`; by the first part, when `context` is invalid; at once, when `on_approval` is.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         from graph_agent.base._internal.closing_stream import ClosingStream, ConsumerTracker
@@ -145,6 +146,7 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
 
         Raises:
             InputError: The agent has a checkpointer.
+            ConfigError: `on_approval` is not callable.
         """
         from graph_agent.session.driver import RunDriver
         from graph_agent.session.interrupts import AutoApproval

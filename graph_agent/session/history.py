@@ -252,7 +252,7 @@ class EventReader:
         Args:
             last: Maximum number of events, the newest ones; None for no limit.
             after: Only events with a higher index are returned.
-            pending: Whether to include events of calls that have finished while others of their wave still run or wait.
+            pending: Whether to include events of calls that have ended before their wave has, and unread feedback.
         """
 
         async def read() -> tuple[int, list[StoredEvent]] | None:
@@ -340,8 +340,8 @@ class SessionMemory:
     ) -> list[Event]:
         """Return the events of a session, oldest first.
 
-        With `last` or `after`, only the checkpoints that stored those events are read, if `prune` has not removed them;
-        otherwise the whole history is read.
+        Without `checkpoint_id`, those after the newest checkpoint are included: of calls that ended before their wave
+        has, and unread feedback. `last` or `after` read only the checkpoints needed, if `prune` has not removed them.
 
         Args:
             session_id: Id of the session, which is the LangGraph thread id.
@@ -350,10 +350,10 @@ class SessionMemory:
             after: Only events whose `seq` is higher.
 
         Returns:
-            The events; empty for a session that does not exist.
+            The events; empty for a session or a checkpoint that does not exist.
 
         Raises:
-            DamagedSessionError: If a part of the history is missing.
+            DamagedSessionError: If a part of the history is missing; `InputError` if an id has a lone surrogate.
         """
         config: RunnableConfig = {"configurable": {"thread_id": check_session_id(session_id)}}
         if checkpoint_id is not None:
@@ -494,7 +494,7 @@ async def summarize_sessions(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
-    """Return summaries of sessions, newest first. A session that cannot be read has only its id and why.
+    """Return summaries of sessions, newest first. A damaged one, or one of a newer version, has only its id and why.
 
     Args:
         saver: The checkpointer of the sessions.

@@ -65,8 +65,9 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
             Otherwise only those are exported that `prune` would keep.
 
     Raises:
-        ConfigError: The database does not exist or cannot be opened.
-        InputError: There is no such session.
+        ConfigError: The database does not exist, cannot be opened or is one in memory.
+        DatabaseLockedError: Another process keeps a SQLite file locked.
+        InputError: There is no such session, or its id has a lone surrogate.
         UnreadableCheckpointError: A checkpoint is encrypted or of a newer version.
         DamagedSessionError: A part of the history is missing.
         SessionBusyError: The session is pruned during the export.
@@ -127,7 +128,7 @@ async def read_history(
         store: The Store of the agent, for that feedback; None for the one in the checkpointer's database.
 
     Raises:
-        DamagedSessionError: A part of the history is missing.
+        DamagedSessionError: A part of the history is missing, or a pruning has removed the checkpoint.
     """
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
@@ -281,7 +282,9 @@ async def import_session(
 
     Raises:
         ConfigError: If the database cannot be opened.
-        InputError: If the lines are no complete export of a known version, or the session exists.
+        DatabaseLockedError: If another process keeps a SQLite file locked.
+        InputError: If the lines are no complete export of a known version, there is no id or an invalid one, or the
+            session exists and `replace` is not set.
         SessionBusyError: If the session is running.
     """
     numbered = _complete(lines)
@@ -385,7 +388,7 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerato
     Raises:
         SessionBusyError: A run of one is in progress.
         InputError: An id has a lone surrogate.
-        ConfigError: The database cannot be opened.
+        ConfigError: The database does not exist or cannot be opened.
     """
     async with _open(url) as (tables, saver):
         for id_ in map(check_session_id, session_ids):

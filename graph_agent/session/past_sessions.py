@@ -20,7 +20,8 @@ class PastSessionReader:
         return await list_threads(saver, limit=most)
 
     async def events(self, saver: BaseCheckpointSaver[Any], session_id: str, most: int) -> Sequence[StoredEvent]:
-        """Return the newest events of a session, oldest first; empty for one that cannot be read."""
+        """Return the newest events of a session, at most `most`, oldest first; empty for one that does not exist, is
+        damaged, or is of a newer version."""
         try:
             found = await EventReader(None, saver, session_id).read_tail(last=most)
         except (NewerFormatError, DamagedSessionError):

@@ -144,6 +144,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             InputSupersededError: When `input_id` belongs to an input that a later one replaced before its end.
             SessionBusyError: When the session is running.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
+            ConfigError: When the agent has no checkpointer and no `on_approval` was ever set, or `on_approval` or
+                `context` is invalid.
         """
         self._check_stored(on_approval)
         started = graph_input(self.graph, given, state)
@@ -181,6 +183,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             InputSupersededError: When `input_id` belongs to an input that a later one replaced before its end.
             SessionBusyError: When the session is running.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
+            ConfigError: For the reasons of `run`.
         """
         self._check_stored(on_approval)
         mark = self.driver.answer_id(answer, input_id)
@@ -253,6 +256,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
                 by the first part.
             SessionBusyError: When the session is running; raised by the first part.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
+            ConfigError: When the agent has no checkpointer and no `on_approval` was ever set, or `on_approval` is not
+                callable; by the first part, when `context` is invalid.
         """
         self._check_stored(on_approval)
         started = graph_input(self.graph, given, state)
@@ -299,9 +304,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         Raises:
             InputError: When there is nothing to resume, or the answer does not fit; raised by the first part. The
-                session then waits as before.
+                session then waits as before. Also, as in `resume`, when `input_id` belongs to another answer or input.
             SessionBusyError: When the session is running; raised by the first part.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
+            ConfigError: For the reasons of `stream`.
         """
         self._check_stored(on_approval)
         mark, readership = self.driver.answer_id(answer, input_id), ConsumerTracker()
@@ -348,8 +354,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             evaluate: Whether the answer is to become a case of an evaluation (`graph-agent eval --from-feedback`).
 
         Raises:
-            InputError: When the session has no such answer, the rating is no rating, or the note is too long.
-            ConfigError: When the agent has neither a Store nor a database that can keep the feedback.
+            InputError: When the session has no such answer, the rating is no rating, `by` is no text, or the note is
+                no text or too long.
+            ConfigError: When the agent has no checkpointer, or neither a Store nor a database for the feedback.
         """
         from graph_agent.session.feedback import give_feedback
 

@@ -554,8 +554,8 @@ def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
 def _label(span: Span) -> str:
     """Return the text that names a span, such as `plan 2 gpt-4o`, `person: book` or `✗ search`.
 
-    The sign before a call is `✗` for an error, `?` for an unknown outcome, none for a success, and `–` for anything
-    else.
+    The sign before a call is `✗` for an error, `?` for an unknown outcome or an interrupted call, none for a success or
+    an answered question, and `–` for anything else.
     """
     if span.kind == "wait":
         return f"person: {span.name}" if span.name else span.status

@@ -236,7 +236,7 @@ def trace_policy_of(middleware: Any) -> TracePolicy:
 
 
 def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
-    """Compose LangChain's `awrap_model_call` methods to one, outermost first; at least one is required.
+    """Compose LangChain's `awrap_model_call` methods to one, outermost first; `AssertionError` for none.
 
     The composed method returns an object with `model_response` and `commands`, those of the innermost first.
     """
@@ -248,7 +248,7 @@ def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callabl
 
 
 def chain_tool_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
-    """Compose LangChain's `awrap_tool_call` methods to one, outermost first; at least one is required."""
+    """Compose LangChain's `awrap_tool_call` methods to one, outermost first; `AssertionError` for none."""
     from langchain.agents.factory import _chain_async_tool_call_wrappers
 
     composed = _chain_async_tool_call_wrappers(wraps)
@@ -339,7 +339,8 @@ def custom_writer(loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:
     """Return the function that writes an object to the custom stream of the root graph's running node.
 
     It writes in the next pass of `loop`, and must be called in the thread of `loop`. LangGraph's own writer, which also
-    wakes the loop through a socket for each entry, is returned if the queue is not found.
+    wakes the loop through a socket for each entry, is returned if the queue is not found or belongs to another loop.
+    Outside a node, LangGraph raises `RuntimeError`.
     """
     write = get_stream_writer()
     names = getattr(getattr(write, "__code__", None), "co_freevars", ())
@@ -446,6 +447,7 @@ def stream_messages(config: RunnableConfig, messages: Callable[[], Sequence[Base
     """Send messages that a node is about to store to readers of `stream_mode="messages"`, except those already sent.
 
     LangGraph does the same for an update that is a dict, but not for other updates. A message without an id gets one.
+    For a node of a subgraph, readers that asked for no subgraphs are skipped, unless they read that graph itself.
 
     Args:
         config: The node's config.

@@ -102,7 +102,8 @@ def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int
 
     Args:
         add_length: Adds the length of a deciding channel to LangGraph's counters, which the checkpoint's metadata
-            keeps; receives the counters, the channel's name and its list.
+            keeps; receives the counters, the channel's name and its list. Called for each deciding channel that has a
+            version, a counter and a value.
     """
     before = getattr(_pregel_modules[0], _DECIDES)
     if hasattr(before, "__wrapped__"):

@@ -42,14 +42,14 @@ def generate_reply(
     Args:
         model: The chat model.
         request: The messages.
-        options: Keyword arguments of the call.
+        options: Keyword arguments of the call; those of `TRACED_OPTIONS` are left out.
         manager: Receives the tokens of a streamed reply.
         is_text: Whether the content of every message is a string, so that nothing has to be normalized.
         on_chunk: Makes a reply always streamed, and receives each chunk in place of `manager`. Ignored for a model with
             a cache, a rate limiter, or a generation of its own.
 
     Raises:
-        Exception: The model's error.
+        Exception: The model's error; with `on_chunk`, `ValueError` if the stream has no chunk.
     """
     given = {name: value for name, value in options.items() if name not in TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
@@ -95,7 +95,7 @@ async def _generate_from_chunks(
     """Stream a model's reply and join the chunks as `_agenerate_with_cache` would, without a callback for each token.
 
     Each chunk gets metadata and, without one of its own, an id by the run of `manager`, and is passed to `on_chunk`.
-    The stream is closed in any case.
+    The stream is closed in any case. Raises `ValueError` for a stream without chunks.
     """
     from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata, generate_from_stream
 

@@ -34,10 +34,11 @@ class ConsumerTracker:
             self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None
 
     def close_if_left(self) -> None:
-        """Close a stream whose reader has left, from any thread. An asynchronous stream is closed by its event loop,
-        after this returns.
+        """Close a stream whose reader has left, from any thread.
 
-        Does nothing if the stream has a reader or is no longer referenced, in which case it is being closed already.
+        A blocking stream is closed before this returns, an asynchronous one later by its event loop. Does nothing if
+        the stream has a reader, if its event loop is closed, or if it is no longer referenced, in which case it is
+        being closed already.
         """
         stream = self._stream() if self._stream is not None else None
         if not self.is_left or stream is None:
@@ -208,7 +209,8 @@ class TextCoalescer:
             self._timer = loop.call_at(self._due, self._flush_later)
 
     async def flush(self) -> None:
-        """Send the text that is held back, if any, and wait until it is sent. Raises what the send raises.
+        """Send the text that is held back, if any, and wait until it is sent. Raises what the send raises; the text is
+        lost then.
 
         The timer for the held text is cancelled, and a send that has begun is waited for first.
         """

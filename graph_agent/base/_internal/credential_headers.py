@@ -34,8 +34,9 @@ def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session
         session_header: The configured name of the header with the session's id; empty for the default.
 
     Raises:
-        ConfigError: A header is not a valid name, has a fixed meaning, such as `content-type` or `x-session-id`, or
-            holds the session's id or, with `has_keys`, an API key.
+        ConfigError: A credential's header is not a valid name, has a fixed meaning such as `content-type` or
+            `x-session-id`, is `session_header`, or, with `has_keys`, holds API keys. Or `session_header` has another
+            fixed meaning than `x-session-id`, or is a header of API keys, also without `has_keys`.
     """
     if session_header.lower() in (_RESERVED | KEY_HEADERS) - {"x-session-id"}:
         raise ConfigError(f"session_header: the header {session_header!r} means something else; write e.g. X-Chat-Id.")

@@ -85,7 +85,8 @@ def pip_install() -> str:
     """Return the begin of a shell command that installs packages into the environment of this process.
 
     It is `uv pip install` if `uv` has installed this package, else `pip install`. The command names the interpreter if
-    it would otherwise change another environment.
+    it would otherwise change another environment. Raises `importlib.metadata.PackageNotFoundError` if this package runs
+    without being installed.
     """
     from importlib import metadata
 
@@ -98,9 +99,11 @@ def pip_install() -> str:
 
 
 def requirements_of(extra: str) -> list[Requirement]:
-    """Return the packages that an extra requires on this platform, without environment markers.
+    """Return the packages that an extra requires on this platform beyond those that are always required, without
+    environment markers.
 
-    Empty for an unknown extra.
+    Empty for an unknown extra. Raises `importlib.metadata.PackageNotFoundError` if this package runs without being
+    installed.
     """
     from importlib import metadata
 

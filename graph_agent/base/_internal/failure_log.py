@@ -18,7 +18,7 @@ _NO_MESSAGE_OF_ITS_OWN = "unhandled errors in a TaskGroup"
 
 
 def exception_text(error: BaseException) -> str:
-    """Return an exception's class and message, e.g. `ValueError: no rooms`.
+    """Return an exception's class and message, e.g. `ValueError: no rooms`; the class alone without a message.
 
     For a task group's exceptions it is `KeyError: 'a'; OSError: refused`, and for a group with a message of its own
     `three searches failed (KeyError: 'a'; OSError: refused)`. Equal exceptions of a group are listed once, and at most
@@ -126,7 +126,8 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
 def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> None:
     """Log an exception of the user's code in one ERROR record with its traceback, in which secrets are masked.
 
-    The traceback begins in the user's code. `what` is the subject of the sentence `… failed`.
+    The traceback begins in the user's code; it is complete if no frame is of that code. `what` is the subject of the
+    sentence `… failed`.
     """
     trace = traceback.TracebackException.from_exception(error)
     own = _own_frames(trace.stack)

@@ -121,7 +121,8 @@ class JsonMeter:
 
 
 def count_values(text: str, bounds: JsonBounds) -> int:
-    """Return the number of values in a JSON text; raise `JsonBoundsError` if it exceeds a bound."""
+    """Return the number of commas and opening brackets outside strings, of which each value but the outermost follows
+    one; raise `JsonBoundsError` if the text exceeds a bound."""
     meter = JsonMeter(bounds)
     for at in range(0, len(text), _PIECE):
         # Lone surrogates have no UTF-8 form and do not affect the counts.

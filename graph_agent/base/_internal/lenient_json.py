@@ -146,8 +146,9 @@ def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
     """Parse the object or list at the start of `text`, tolerating damage that can be read in one way only.
 
     Parsing spends a step for each token and each 16 characters. A string or number that is cut off is kept as far as it
-    goes; a key without a value and a cut-off literal such as `tru` are dropped. Text behind the closing bracket is
-    ignored.
+    goes; a key without a value and a cut-off literal such as `tru` are dropped. A key may be an unquoted word, and
+    commas may be missing or repeated. A closing bracket also closes what is open inside its object or list; one without
+    an opening one is ignored, and so is text behind the last closing bracket.
 
     Returns:
         The value. None if the text does not begin with an object or list, if the damage would have to be guessed, if it
@@ -310,8 +311,9 @@ def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
 def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
     """Return a call's arguments as a dict.
 
-    A dict is returned itself, JSON text of an object is parsed and repaired, and None and blank text give an empty
-    dict. Any other value, also text of an object that cannot be repaired, becomes `{"input": value}`.
+    A dict is returned itself, text that begins with `{` is parsed and repaired, and None and blank text give an empty
+    dict. Any other value, also JSON text of a list, or of an object that cannot be repaired, becomes
+    `{"input": value}`.
 
     Args:
         value: The arguments as the model gave them.

@@ -40,7 +40,8 @@ def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None
 
 
 def _recorded() -> dict[str, str]:
-    """Return real path → what it is, for all recorded files. Files recorded since the last call are resolved first."""
+    """Return real path → what it is, for all recorded files. Files recorded since the last call are resolved first;
+    one recorded with `only_file` that is no file at that time is dropped for good."""
     # Calls of a wave look files up in several threads: none may see a file that another one is resolving as foreign.
     with _resolving:
         while _given:
@@ -63,6 +64,8 @@ def record_import_folder(path: str | Path) -> None:
 
 def describe_file(path: str) -> str | None:
     """Return what a file is to the agents of this process, as the end of the sentence "it is …"; None for other files.
+
+    A file below a recorded folder is what the folder is. Upper and lower case are not distinguished.
 
     Args:
         path: The real path; the file may not exist.

@@ -43,7 +43,7 @@ async def poll_forever(
 async def polling(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
 ) -> AsyncIterator[None]:
-    """Call `look` again and again in a task during the block, and cancel the task at its end.
+    """Call `look` again and again in a task during the block; at its end, cancel the task and wait for its end.
 
     Args:
         look: The function. Of consecutive failures, only the first is logged.

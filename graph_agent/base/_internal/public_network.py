@@ -42,7 +42,8 @@ class NotPublicError(httpx.ConnectError):
 def is_public(address: str) -> bool:
     """Whether a text is a public unicast IP address.
 
-    False for other text, for special and site-local addresses, and for IPv6 addresses that contain an IPv4 address.
+    False for other text, for special and site-local addresses, and for IPv6 addresses that contain an IPv4 address. A
+    zone such as `%eth0` is ignored.
     """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
@@ -56,7 +57,7 @@ def is_public(address: str) -> bool:
 
 
 async def public_address(host: str, port: int) -> str:
-    """Resolve a host and return the IP address to connect to.
+    """Resolve a host and return the first of its IP addresses, to connect to.
 
     Raises:
         NotPublicError: The host cannot be resolved, or any of its addresses is not public.
@@ -102,10 +103,11 @@ class PublicTransport(httpx.AsyncHTTPTransport):
         super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request to a checked address of its host.
+        """Send a request to a checked address of its host; redirects are not followed here.
 
         Raises:
             NotPublicError: The host cannot be resolved, or any of its addresses is not public.
+            httpx.TransportError: The request fails.
         """
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)

@@ -219,7 +219,7 @@ def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
 
 def _prefixed(text: str, begin: int, end: int) -> _Span | None:
     """Return the span of the first secret with a known prefix in `text` from index `begin` to `end`; None if there is
-    none.
+    none. A prefix counts at `begin` and after each `-` and `.`.
     """
     at = begin
     while at < end:

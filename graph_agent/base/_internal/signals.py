@@ -39,7 +39,8 @@ def drain_on_sigterm(
     """Drain the server's runs at the first SIGTERM or SIGINT during the block.
 
     Handlers installed before are called as well, and restored at the end of the block. After `drain_s` seconds, or at a
-    second signal, runs that have not ended are cancelled. If the event loop does not react, because a coroutine blocks
+    second signal, runs that have not ended are cancelled; if `runs` drain already, the first signal counts as a second
+    one. If the event loop does not react, because a coroutine blocks
     it, the process exits with code 1 five seconds after the drain time.
 
     Args:

@@ -213,6 +213,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         """Run a function as `ThreadPoolExecutor.submit` does, in a daemon thread while `_applies()` is true.
 
         Otherwise it runs in the executor that the program had set, or without one in a normal thread of this executor.
+        Raises `AbandonedCallsError` as `DaemonThreads.submit` does.
         """
         if self._applies():
             return _pool.submit(partial(fn, *args, **kwargs))
@@ -444,14 +445,14 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
     """Await work with a time limit, and return its result; the limit also holds if the work suppresses cancellations.
 
     At the limit, or when the caller is cancelled, the work is cancelled, and left running if it does not end within
-    `GRACE_S` seconds. Exceptions of the work are raised.
+    `GRACE_S` seconds. A result that it still returns in this time is returned, and an exception of it is raised.
 
     Args:
-        seconds: The limit; None for no limit.
+        seconds: The limit; None to await the work directly, so that a cancellation of the caller waits for its end.
         what: The work as the subject of a sentence, for the log.
 
     Raises:
-        TimeLimitError: The work had no result at the limit.
+        TimeLimitError: The work had no result at the limit, and then was cancelled or did not end.
     """
     if seconds is None:
         return await work
@@ -479,7 +480,8 @@ async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool 
     """Wait for the end of work that is being stopped, at most `GRACE_S` seconds, even if the caller is in a cancelled
     scope.
 
-    After that, log a warning and let the work run on. A cancellation of the caller ends the wait early.
+    After that, log a warning and let the work run on. A cancellation of the caller ends the wait early, with the same
+    warning.
 
     Args:
         task: The work.

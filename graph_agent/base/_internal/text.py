@@ -192,7 +192,8 @@ def brief_repr(value: Any) -> str:
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
     """Return an HTML table for a notebook, with a caption; the first cell of each row is its heading.
 
-    Texts are escaped; other values are shown by their `repr`, escaped too.
+    Texts are escaped; other values are shown by their `repr`, headings by their `str`, escaped too. Raises `ValueError`
+    for an empty row.
     """
     lines = [f"<table><caption>{html.escape(title)}</caption>"]
     for heading, *cells in rows:

@@ -70,7 +70,7 @@ def _fault(problem: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def load_yaml(text: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document and return its value.
+    """Parse one YAML document and return its value; None if it is empty.
 
     Args:
         text: The document.
@@ -87,7 +87,7 @@ def load_yaml(text: str, *, texts: bool = False) -> Any:
 
 
 def parse_yaml(text: str, where: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document and return its value, with errors for the user.
+    """Parse one YAML document and return its value, with errors for the user; None if it is empty.
 
     Args:
         text: The document.
@@ -116,7 +116,8 @@ _REFERENCE = re.compile(r"\$\{(?P<name>\w++)(?::-(?P<default>[^}]*+))?(?P<end>\}
 def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return a text with each `${NAME}` or `${NAME:-default}` replaced by the value in `environment`.
 
-    An empty variable counts as unset if the reference has a default.
+    An empty variable counts as unset if the reference has a default. A reference without `}` at the end of the text
+    stays.
 
     Raises:
         ValueError: A variable is not set and has no default; the message has the reference and not the text.
@@ -131,10 +132,11 @@ def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
 def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
     """Replace each `${NAME}` and `${NAME:-default}` that has a value in `environment` or a default.
 
-    The others are kept. An empty variable counts as unset if the reference has a default.
+    The others are kept, and so is a reference without `}` at the end of the text. An empty variable counts as unset if
+    the reference has a default.
 
     Returns:
-        The text, and the first reference without a value; None if all have one.
+        The text, and the first complete reference without a value; None if all have one.
     """
     missing: list[str] = []
 

@@ -262,8 +262,9 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
     counts for all.
 
     Raises:
-        DecisionError: The answer has another form, a wrong number of decisions, or an unknown call id; or it is a
-            single edit or response for several calls.
+        DecisionError: The answer has another form, such as call ids that are not below `decisions`, or an empty
+            mapping; it has a wrong number of decisions, or an unknown call id; or it is a single edit or response for
+            several calls.
     """
     given = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
     if isinstance(given, str):
@@ -299,12 +300,14 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
 def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
     """Validate one decision on a call; the older form that Agent Inbox sends is accepted, too.
 
-    The message of a rejection is None if it is empty; a response must have one, which may be empty.
+    The message of a rejection is None if it is empty; a response must have one, which may be empty. That of an approval
+    is checked and dropped. `always` counts only for an approval, and only if it is True.
 
     Args:
         call: The call that waits.
         decision: The decision as given.
-        by: Name of the person from the answer as a whole; None to use the `decided_by` of the decision.
+        by: Name of the person from the answer as a whole; None to use the `decided_by` of the decision, or without one
+            `user`.
         edit_fault: Returns why the call of an edit cannot run; None for no check.
 
     Raises:

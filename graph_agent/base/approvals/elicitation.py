@@ -131,14 +131,16 @@ def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> Elicitat
 
     Args:
         request: The question, an `ElicitationRequest`.
-        answer: A mapping with the key `action`, and `content` if it accepts a form; the content alone, which accepts; a
-            boolean (True accepts, False declines); or text. As text, words such as `yes`, `no` and `cancel` are
+        answer: A mapping with the key `action`, at most the keys `content` and `decided_by` beside it, and `content` if
+            it accepts a form; any other mapping, which is the content itself and accepts; a boolean (True accepts,
+            False declines); or text. As text, words such as `yes`, `no` and `cancel` are
             actions; text that begins with `{` is parsed as JSON; any other text is the value of the form's only field,
             or of its only required field. `yes` fills in a form whose only field is a boolean.
 
     Returns:
-        The answer. The content of an accepted form includes the schema's defaults of fields that were left out. A
-        declined or cancelled question, and one in mode `url`, has no content (None), whatever `answer` contains.
+        The answer. The content of an accepted form includes the schema's defaults of fields that were left out, and is
+        not checked if the schema itself is invalid. A declined or cancelled question, and one in mode `url`, has no
+        content (None), whatever `answer` contains.
 
     Raises:
         DecisionError: The answer has another form, an unknown action, or content that does not fit the schema.
@@ -167,7 +169,8 @@ def _answer_in_text(request: Mapping[str, Any], text: str) -> Any:
     Text that begins with `{` is parsed as JSON, and its value is returned without further checks.
 
     Raises:
-        DecisionError: The text is invalid JSON; or it is no action word, and the form has no single field to hold it.
+        DecisionError: The text is empty or invalid JSON; or it is no action word, and the form has no main field (see
+            `_main_field`) to hold it.
     """
     if text.startswith("{"):
         try:
@@ -264,8 +267,8 @@ def _required(request: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _field_lines(request: Mapping[str, Any]) -> Sequence[str]:
-    """Return one line for each field of the form: name, `(optional)` unless required, rules as JSON, and
-    description."""
+    """Return one line for each field of the form: name, `(optional)` unless required, rules as JSON, and description,
+    or else title."""
     required = _required(request)
     lines: list[str] = []
     for name, field in _fields(request).items():

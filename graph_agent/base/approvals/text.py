@@ -89,7 +89,8 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
         JSON: its value, or the value of its key `decisions`.
 
     Raises:
-        DecisionError: The text contains no decision, one line is no decision, or a call is decided twice.
+        DecisionError: The text is empty or invalid JSON, one line is no decision or names no call, or a call is decided
+            twice.
     """
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE):

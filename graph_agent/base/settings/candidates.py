@@ -84,7 +84,8 @@ def read_candidates(given: Any) -> Any:
     A mapping becomes a `Candidate`.
 
     Raises:
-        ValueError: `given` is neither a number nor a list of candidates, or not 1 to `MOST_CANDIDATES`.
+        ValueError: `given` is neither a whole number nor a list or tuple of candidates, or not 1 to `MOST_CANDIDATES`.
+        ConfigError: A mapping is not a valid `Candidate`.
     """
     if isinstance(given, list | tuple):
         found = []
@@ -107,7 +108,9 @@ def read_chooser(given: Any) -> Any:
     """Return the validated setting `choose`; a mapping becomes a `PlanJudge`.
 
     Raises:
-        ValueError: `given` is none of the choices, or a function that does not take one argument.
+        ValueError: `given` is none of the choices, or a function that does not take one argument. A function without a
+            known signature passes.
+        ConfigError: A mapping is not a valid `PlanJudge`.
     """
     if isinstance(given, dict):
         return PlanJudge(**given)

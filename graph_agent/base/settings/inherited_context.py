@@ -23,7 +23,8 @@ def delegated_context(given: Any) -> AgentContext:
     Settings of the delegating run are left out, because a delegate keeps its own limits and model.
 
     Args:
-        given: The context of the delegating run; an object of any other class becomes the user's object.
+        given: The context of the delegating run, an `AgentContext` or a dict of its fields. Any other object, also an
+            empty or invalid dict, becomes the user's object; None gives an empty context.
     """
     context = coerce_context(given)
     if context is not None:
@@ -49,8 +50,8 @@ def with_credentials(
 
     Args:
         given: The run's context, which is copied: an `AgentContext`, or a dict with its fields. With None, that of the
-            surrounding run is used, or without one a new context. A value of another type is returned unchanged, to be
-            refused later.
+            surrounding run is used, or without one a new context. A value of another type, and a dict whose
+            `credentials` are no mapping, are returned unchanged, to be refused later.
         own: The agent's credentials: name → secret.
         config: The run's config, in which the surrounding run is found.
         schema: Class of the context that is created if there is none.

@@ -35,7 +35,7 @@ class ResponseStrategy(Protocol[SchemaT]):
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one complete, valid JSON value."""
+    """Whether a text is one complete, valid JSON value; False also if it is nested too deeply to be parsed."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

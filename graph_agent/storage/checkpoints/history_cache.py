@@ -181,8 +181,8 @@ class HistoryCache:
 
         A generator without I/O: it yields the id of each checkpoint to load (in the thread and namespace of the
         target), and the caller sends it that checkpoint, or None if it does not exist. It returns None if the whole
-        history must be read: nothing is kept, the kept history is of another branch or import, a newer full copy
-        exists, or so many checkpoints lie between that one complete read is faster.
+        history must be read: nothing is kept, the kept history is of another branch or import, a checkpoint between is
+        missing or has a full copy, or so many checkpoints lie between that one complete read is faster.
 
         `target` is the checkpoint whose history is read, `channels` are the names of its delta channels. Only its
         config, id, parent and metadata are used.
@@ -270,7 +270,8 @@ class HistoryCache:
     def _lent(self, at: _Checkpoint, kept: _Kept, borrower: Run | None) -> dict[str, Loan]:
         """Return channel → loan that the borrower may use: one that no other run uses, and whose entries are unchanged.
 
-        Sets the borrower's `stored`, and makes the borrower the holder of these loans. Empty if the borrower is None.
+        Sets the borrower's `stored`, and makes the borrower the holder of every loan that no other run uses, also of a
+        changed one. Empty if the borrower is None.
         """
         if borrower is None:
             return {}

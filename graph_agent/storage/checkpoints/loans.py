@@ -100,7 +100,8 @@ class _UnplainError(Exception):
 
 
 def _copied(value: Any, levels: int = _DEEPEST) -> Any:
-    """Return a copy of nested lists, tuples and dicts; raise `_UnplainError` if they hold any other object."""
+    """Return a copy of nested lists, tuples and dicts; raise `_UnplainError` if they hold any other object, or are
+    nested more than `levels` deep."""
     kind = type(value)
     if kind in _LEAVES:
         return value

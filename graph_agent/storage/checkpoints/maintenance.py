@@ -84,14 +84,16 @@ async def prune(
         keep_last: 1 trims sessions that were used just now, as `idle_for=timedelta(0)` does. None leaves the rule to
             `idle_for`; any other number is an error.
         older_than: No longer supported: any value but None is an error; `idle_for` replaces it.
-        sessions: Ids of the sessions to trim; None for all.
+        sessions: Ids of the sessions to trim, if they are idle for long enough; None for all.
         dry_run: Whether to return what would be removed, and change nothing.
         folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
         SessionLostError: If the connection is lost that excludes runs of a session; earlier sessions stay pruned.
         ConfigError: If a rule is invalid, or no longer supported, or two are given, a session does not exist, or the
-            database does not exist or is one in memory.
+            database does not exist, cannot be opened or is one in memory.
+        DatabaseLockedError: If another process keeps a SQLite file locked.
+        ImportError: If the extra `postgres` is needed and not installed.
     """
     since = _idle_since(idle_for, keep_last, older_than)
     async with open_tables(url, folder) as (tables, saver):
@@ -192,6 +194,8 @@ async def open_tables(
 
     Raises:
         ConfigError: If the database does not exist (without `create`), cannot be opened, or is one in memory.
+        DatabaseLockedError: If another process keeps a SQLite file locked.
+        ImportError: If the extra `postgres` is needed and not installed.
     """
     if url == MEMORY:
         raise ConfigError("db='memory:' ends with its process; use 'sqlite:///FILE' or 'postgresql://…'.")

@@ -50,6 +50,7 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
     Raises:
         ConfigError: The URL is of another kind, or the database cannot be opened.
+        DatabaseLockedError: Another process keeps a SQLite file locked.
         ImportError: The extra `postgres` is needed and not installed.
     """
     if url == MEMORY:
@@ -79,7 +80,8 @@ async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
 
     For SQLite it is a `SqliteReader`, which loads without LangGraph, reads messages as dicts and cannot write; relative
     files refer to the current folder, and the file must exist. For any other URL it is the saver of `open_saver`.
-    Raises `ConfigError` if the URL is of another kind, or the database cannot be opened.
+    Raises `ConfigError` if the URL is of another kind, or the database cannot be opened, and `DatabaseLockedError` if
+    another process keeps a SQLite file locked.
     """
     if url == MEMORY or is_postgres(url):
         async with open_saver(url) as saver:
@@ -104,6 +106,7 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
     Raises:
         ConfigError: If the URL is of another kind, or the database cannot be opened.
+        DatabaseLockedError: If another process keeps a SQLite file locked.
         ImportError: If the extra `postgres` is needed and not installed.
     """
     if url == MEMORY:

@@ -459,7 +459,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         The strategy `keep_latest` trims each thread to its first and newest checkpoint (see
         `graph_agent.persistence.prune`), `delete` removes it. Raises `SessionBusyError` if a thread was skipped, e.g.
         because a run of it is in progress; the threads after it are not pruned. Raises `ValueError` for another
-        strategy.
+        strategy, and `TypeError` if `thread_ids` is a single text.
         """
         # Imported here: few processes prune.
         from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables

@@ -122,9 +122,8 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         """Return a checkpoint as LangGraph's saver does, by default the newest; None if it does not exist.
 
         The first read of a run in a namespace also records the newest checkpoint in the run's fence, as its base. A run
-        that resumes (`fence.claims`) is then stored as the owner of that checkpoint, in the transaction of the read.
-        Ids of checkpoints created later in this process are higher than the one returned. Raises `SessionLostError` if
-        the fence expects another newest checkpoint.
+        that resumes (`fence.claims`), and names no checkpoint, is then stored as its owner, in the transaction of the
+        read. Later checkpoints of this process get higher ids. Raises `SessionLostError` if the fence expects another.
         """
         fence, at = fence_of(config), at_of(config)
         if fence is None or fence.has_loaded(*at):
@@ -213,6 +212,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         A run with a committed checkpoint first tries one pipeline, in which SQL checks the newest checkpoint.
         Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides. If the run
         resumes from the newest checkpoint, it is then stored as its owner. A stalled holder of the lock is ended.
+        Raises `SessionLostError` if the fence refuses the write, and what `_exclusive_transaction` raises.
         """
         own = fence.own_newest(*at, new_ids)
         # One round trip in place of several; nearly all writes take this way.

@@ -294,7 +294,7 @@ class SharedSqliteSaver(SqliteSaver):
         The strategy `keep_latest` trims each thread to its first and newest checkpoint (see
         `graph_agent.persistence.prune`), `delete` removes it. Raises `SessionBusyError` if a thread was skipped, e.g.
         because a run of it is in progress; the threads after it are not pruned. Raises `ValueError` for another
-        strategy.
+        strategy, and `TypeError` if `thread_ids` is a single text.
         """
         # Imported here: few processes prune.
         from graph_agent.storage.checkpoints.pruning.sessions import prune_to_newest
@@ -332,7 +332,8 @@ class SharedSqliteSaver(SqliteSaver):
         """Return a checkpoint, or None if it does not exist. Must be called on the writer thread.
 
         If `loads`, the newest checkpoint is also recorded as the base of the run, and a run that resumes from it is
-        stored as its owner. Ids of checkpoints created later in this process are higher than the one returned.
+        stored as its owner, unless `config` names a checkpoint. Ids of checkpoints created later in this process are
+        higher than the one returned. Raises `SessionLostError` if the run expects another newest checkpoint.
         """
         fence, at = fence_of(config), at_of(config)
         if fence is not None and loads and get_checkpoint_id(config):

@@ -194,7 +194,9 @@ async def plan_namespaces(
             `REPEATABLE` ago.
 
     Raises:
-        UnreadableCheckpointError: If a checkpoint cannot be read.
+        UnreadableCheckpointError: If a stored row cannot be decoded, or is of a newer version.
+        DamagedSessionError: If `saver` reads an incomplete checkpoint.
+        NotImplementedError: If a value is encrypted, or stored in another form that `saver` does not read.
     """
     namespaces = await tables.load(thread_id)
     rows = namespaces.pop("", {})
@@ -240,8 +242,8 @@ async def plan_session(tables: Tables, saver: BaseCheckpointSaver[Any], thread_i
     """Return the plan of pruning a session (a LangGraph thread): which checkpoints remain, and which writes move to
     them.
 
-    Returns None if no checkpoint can be removed. Changes nothing. Raises `UnreadableCheckpointError` or
-    `DamagedSessionError` if a part of the session cannot be read.
+    Returns None if no checkpoint can be removed. Changes nothing. Raises `UnreadableCheckpointError`,
+    `DamagedSessionError` or `NotImplementedError` if a part of the session cannot be read.
     """
     state = await tables.extent(thread_id)
     namespaces = await plan_namespaces(tables, saver, thread_id)
@@ -328,6 +330,7 @@ async def prune_to_newest(
         TypeError: If `thread_ids` is a single text.
         ValueError: If the strategy is another.
         SessionBusyError: If a thread was skipped, e.g. because a run of it is in progress; earlier ones stay pruned.
+        SessionLostError: If the lock that excludes runs of a thread is lost; earlier ones stay pruned.
     """
     if isinstance(thread_ids, str):
         raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")

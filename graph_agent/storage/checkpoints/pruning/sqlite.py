@@ -165,7 +165,8 @@ def _sql(sql: str) -> str:
 def _row(stored: tuple[Any, ...], written: tables.Written) -> tuple[str, Row]:
     """Return the namespace and the checkpoint of a row of `_ROWS`; `written` are the sizes of all writes of the thread.
 
-    Raises `UnreadableCheckpointError` if the checkpoint is not stored as msgpack, is damaged, or is of a newer version.
+    Raises `UnreadableCheckpointError` if the checkpoint is not stored as msgpack, is damaged, or is of a newer version,
+    and `ValueError` if its metadata is no JSON.
     """
     namespace, id_, parent, kind, blob, metadata = stored
     checkpoint = _unpack(kind, blob)
