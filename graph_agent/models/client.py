@@ -133,7 +133,8 @@ class ModelClient:
         Names of former tools stay known, because the history may contain calls of them.
 
         Raises:
-            ConfigError: Two tool names, of present or former tools, have the same alias (name that providers accept).
+            ConfigError: Two tool names, of present or former tools, have the same alias (name that providers accept),
+                or a name is empty.
         """
         self.schemas = ToolSchemas.of(schemas)
         """The offered tools, under their own names."""
@@ -191,9 +192,9 @@ class ModelClient:
 
         Transient errors are retried as `retry.ask` describes. If the endpoint refuses a part of the request's form
         (e.g. an option, a schema or a message format), the rule that avoids it is learned for the endpoint, and the
-        request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`. A
-        schema that the endpoint ignores is remembered for it. A turn that the provider pauses is continued for an
-        answer, not for a plan. The reply's usage is completed (`with_usage`).
+        request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`, or
+        after the provider has run a tool. A schema that the endpoint ignores is remembered for it. A turn that the
+        provider pauses is continued for an answer, not for a plan. The reply's usage is completed (`with_usage`).
 
         Args:
             phase: `plan` asks for calls, `answer` for the final text. An answer's request has the same tools, with tool

@@ -36,9 +36,9 @@ async def ask_until_whole(
     """Send a request as `retry.ask` does, and send further ones until the reply is whole.
 
     A reply from which the provider discarded a malformed call is requested again, at most twice and `model_retries`
-    times, and not after text has reached the reader. A turn that the provider paused is continued by sending its reply
-    back, at most 8 times, unless it calls one of the agent's tools. The parts become one message; only the first part
-    is streamed.
+    times, and not after text has reached the reader or the provider has run a tool. A turn that the provider paused is
+    continued by sending its reply back, at most 8 times, unless it calls one of the agent's tools. The parts become one
+    message; only the first part is streamed.
 
     Args:
         runnable: The model.

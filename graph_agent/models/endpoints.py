@@ -97,7 +97,7 @@ class ModelEndpoint(BaseModel):
         For a `base_url` without `api_key_env`, this is the placeholder `NO_KEY`.
 
         Raises:
-            ConfigError: The variable named by `api_key_env` is not set.
+            ConfigError: The variable named by `api_key_env` is not set or blank.
         """
         if self.api_key_env is None:
             return None if self.base_url is None else NO_KEY

@@ -229,7 +229,8 @@ def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
 
     Args:
         exc: The error.
-        public: Whether to return only the status of an error that a model raised; empty if it has no status.
+        public: Whether to return only the status of an error that a model raised, or an empty text if it has none. An
+            error of this package, such as `ModelTimeoutError`, is described as otherwise.
     """
     if public and is_raised_by_model(exc) and not _OWN_CLASSES & class_names(exc):
         return f"HTTP {status}" if (status := status_of(exc)) is not None else ""

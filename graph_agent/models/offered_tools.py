@@ -26,7 +26,7 @@ class OfferedTools:
     def __init__(self, schemas: Iterable[dict[str, Any]], to_alias: Callable[[str], str]) -> None:
         self._schemas = schemas
         self._to_alias = to_alias
-        self._by_form: dict[tuple[bool, bool], list[dict[str, Any]]] = {}
+        self._by_form: dict[tuple[bool, bool, bool], list[dict[str, Any]]] = {}
         self._folded: dict[str, OfferedSchema] = {}
         """Tool name → its converted parameters, if arguments were renamed or grouped."""
 
@@ -39,7 +39,7 @@ class OfferedTools:
         Args:
             rules: The rules of the endpoint.
         """
-        form = (rules.root_combinators, rules.free_keys)
+        form = (rules.root_combinators, rules.free_keys, rules.text_enums)
         if form not in self._by_form:
             functions = [self._function(schema["function"], rules) for schema in self._schemas]
             self._by_form[form] = [
@@ -71,7 +71,7 @@ class OfferedTools:
         Returns None, with a logged and recorded warning, if no object satisfies the tool's parameters.
         """
         named = {**given, "name": self._to_alias(given["name"])}
-        if rules.root_combinators and rules.free_keys:
+        if rules.root_combinators and rules.free_keys and not rules.text_enums:
             return named
         folded = fold_schema(
             given.get("parameters"),

@@ -65,7 +65,7 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        """Return the prefix followed by the reply of the wrapped request.
+        """Return the prefix followed by the reply of the wrapped request; the arguments are not used.
 
         If it fails, another model is asked as long as `recover` returns one; then the prefix alone is returned, and
         `failure` has the error.

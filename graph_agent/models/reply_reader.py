@@ -31,7 +31,7 @@ class ReplyReader:
 
     def receive(self, message: BaseMessage) -> None:
         """Correct the next chunk in place: assign the fragments of calls to their calls, replace usage totals by
-        differences, and sanitize the texts.
+        differences (not with `sums_usage`), and sanitize the texts.
         """
         self._by_chunk = True
         if isinstance(message, AIMessageChunk):

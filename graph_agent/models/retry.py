@@ -256,22 +256,23 @@ async def ask(
 ) -> AIMessage:
     """Send one request and return the reply; retry after transient errors, with exponential, jittered waits.
 
-    A server that ignores streaming is asked again without it, and this is remembered for the model. Time, tokens and
-    outcome of each attempt are recorded for telemetry, also after a cancellation.
+    Nothing is sent again after a token has reached a reader, or once the provider has run a tool. A server that ignores
+    streaming is asked again without it, which is no retry and is remembered for the model. Time, tokens and outcome of
+    each attempt are recorded for telemetry, also after a cancellation.
 
     Args:
         runnable: The chat model, or a runnable that wraps one.
         request: The messages, in the form that the model accepts.
         options: Keyword arguments of the call, e.g. `tools`.
         settings: The number of retries, and the time limits of each attempt. A timeout is never retried.
-        config: Config of the call. `QUIET` keeps its tokens out of the run's message stream. With None they are
-            streamed, and nothing is retried after the first token has reached a reader.
+        config: Config of the call; its tokens are not passed to `watch`. `QUIET` also keeps them out of the run's
+            message stream. With None they are streamed to both.
         watch: Records the text that has reached the reader; None if the caller does not need it.
         decoder: Rewrites the text of each chunk before a reader receives it; None to leave it unchanged.
 
     Raises:
         ModelTimeoutError: A limit in `settings` was exceeded.
-        Exception: The provider's error, if it is not transient or the retries are used up.
+        Exception: The provider's error, if it is not transient, or nothing may be sent again.
     """
     watch = watch or StreamWatch()
     given, runnable = runnable, streaming.without_refused_stream(runnable)
@@ -486,7 +487,11 @@ class _StreamedAttempt(streaming.StreamTap, _Attempt):
 def _observed(
     runnable: object, config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch
 ) -> RunnableConfig:
-    """Return the call's config with `limit` as callback, and with `watch` too if the reply has a reader."""
+    """Return the call's config with `limit` as callback; a given `config` gets nothing else.
+
+    With None, `watch` is a callback, too, and its filter applies to the run's message stream, unless `limit` is a
+    `StreamTap` and nothing reads the reply.
+    """
     if config is not None or (isinstance(limit, streaming.StreamTap) and not _has_reader(runnable, watch)):
         return _with_callbacks(config, limit)
     return watch.gated(_with_callbacks(config, limit, watch))

@@ -174,7 +174,10 @@ def reply_form(schema: dict[str, Any], name: str = "reply") -> WireFormat:
 
 
 def _form(schema: dict[str, Any], *, strict: bool) -> WireFormat:
-    """Return a schema as the value of `response_format` in OpenAI's API."""
+    """Return a schema, unchanged and under the name `response`, as the value of `response_format` in OpenAI's API.
+
+    With `strict`, it must be in the strict form already.
+    """
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": strict}}
 
 
@@ -204,11 +207,11 @@ class _NotStrictError(Exception):
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return an object schema in OpenAI's strict form; None if it is no object schema, or if that would change its
-    meaning.
+    """Return an object schema in OpenAI's strict form; None if it is no object schema, or if a part of it has no strict
+    form (see `_strict`).
 
     Strict form requires every field. An optional one must therefore allow an empty value: a default, null or an empty
-    list. Keywords that only narrow values are dropped.
+    list. The definitions under `$defs` and `definitions` are converted, too.
     """
     if schema.get("type") != "object":
         return None
@@ -225,8 +228,12 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 def _strict(node: Any) -> dict[str, Any]:
     """Return the strict form of a part of a schema; raise `_NotStrictError` if it has none.
 
-    A local reference stands alone, and alternatives become `anyOf`; keywords that strict mode does not have are
-    dropped. A part without a type, alternatives or fixed values has no strict form.
+    - A local reference stays without the keywords beside it. The alternatives of `anyOf`, else of `oneOf`, become
+      `anyOf`. The keywords in `_KEPT` and the formats in `_FORMATS` stay, and all others are dropped, such as `default`
+      and `uniqueItems`.
+    - A part has no strict form if it has a keyword of `_NOT_STRICT`, such as `allOf`; if its reference is not local; if
+      it has neither a type, alternatives nor fixed values; if it is an array without `items`, or an object that
+      `_strict_object` refuses; or if a part inside it has none.
     """
     if not isinstance(node, dict) or _NOT_STRICT & node.keys():
         raise _NotStrictError

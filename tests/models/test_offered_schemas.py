@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.wire.schemas import fold_schema
 from tests.support.agents import echo
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
@@ -212,6 +212,17 @@ async def test_a_call_has_the_names_of_the_server(openai_stub: StubFactory) -> N
         "Done.",
         [{"$filter": "name eq 'x'"}],
     )
+
+
+async def test_an_endpoint_that_takes_any_schema_may_still_refuse_numbers_in_an_enum() -> None:
+    tool = published_tool("list", an_object(size={"type": "integer", "enum": [1, 2]}))
+    model = ScriptedChatModel(["Hello."])
+    config = LoopConfig(model_rules={"*": {"text_enums": True}})
+
+    await Session(create_graph_agent(model, tools=[tool], config=config, checkpointer=InMemorySaver()), "s1").run("go")
+
+    sent = model.requests[0].tools[0]["function"]["parameters"]
+    assert sent == an_object(size={"type": "integer", "description": "One of 1, 2."})
 
 
 async def test_a_tool_that_cannot_be_offered_is_named_and_the_others_work(openai_stub: StubFactory) -> None:

@@ -364,8 +364,8 @@ def change_remote(state: RemoteState | None, change: RemoteChange | None) -> Rem
     """Reducer of `remote`: return the current value merged with a change. None or an empty change returns the current
     value.
 
-    A task of None removes the entry of its call id. `after` of None removes all effects; fields that become empty are
-    left out.
+    A task of None under `open` or `background` removes the entry of its call id, and `after` of None removes all
+    effects. The result has no empty `after` or `background`.
     """
     if not change:
         return state

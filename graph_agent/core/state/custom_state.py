@@ -59,7 +59,7 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
     """
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Apply one superstep's writes, and return whether the value changed.
+        """Apply one superstep's writes, and return whether any was applied.
 
         If there are several, a write for which the reducer raises is left out and logged; a single one raises
         `InputError`. Of several overwrites, the last counts, and other writes are ignored.

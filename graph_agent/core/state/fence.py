@@ -106,7 +106,7 @@ class CheckpointFence:
             writes: Number of its stored writes; None if they were not counted.
 
         Raises:
-            SessionLostError: It is not the checkpoint required by `expect`.
+            SessionLostError: The namespace is the root, and it is not the checkpoint required by `expect`.
         """
         if (
             namespace == ""

@@ -73,8 +73,8 @@ class SessionLocks:
         process.
 
         Does not wait for that run. Raises `SessionLockError` at once if the file lock cannot be acquired for another
-        reason; the future raises `psycopg.OperationalError` if the database cannot be reached, and the lock is then not
-        held.
+        reason, and `ConfigError` if the SQLite file has hard links. The future raises `psycopg.OperationalError` if the
+        database cannot be reached, and the lock is then not held.
         """
         with self._guard:
             if not self._take(place, session_id):

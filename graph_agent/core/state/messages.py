@@ -51,8 +51,8 @@ class OpenCalls:
 def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
     """Return the calls without a result, one entry for each model message that has any, oldest first.
 
-    A result belongs to the nearest preceding message of the model that has its call id, because models repeat ids
-    within a session. Invalid calls (`invalid_tool_calls`) do not count.
+    A result counts only for the nearest model message before it, because models repeat ids within a session. Calls of
+    one message with the same id count once. Invalid calls (`invalid_tool_calls`) do not count.
     """
     found: list[OpenCalls] = []
     pending: dict[str, ToolCall] = {}

@@ -94,7 +94,10 @@ async def listen(
 
 
 async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
-    """Record in `loop` that the follow-up notes among a new input's messages are processed; skip other messages."""
+    """Record in `loop` that the follow-up notes among a new input's messages are processed; skip other messages.
+
+    If there are any, the inbox is read first, which also processes aborts; errors of the Store are raised.
+    """
     keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
     if keys:
         # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
@@ -134,7 +137,7 @@ async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMe
     """Read the inbox, process its aborts, and return the notes of other kinds that no run has processed.
 
     Aborts stop the run and are removed from the inbox. The first reading of a run also removes the notes that the
-    stored state has processed, and clears `consumed_notes` of `loop`.
+    stored state has processed, and clears `consumed_notes` of `loop`. Errors of the Store are raised.
     """
     notes = await inbox.read(run.identity.session_id)
     obsolete = run.stop.process_aborts(notes)
@@ -182,6 +185,7 @@ async def _reconfigure(
 
     Raises:
         WorkStoppedError: The run was stopped during `check`.
+        Exception: `check` raised another exception than `ConfigError`.
     """
     try:
         changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}

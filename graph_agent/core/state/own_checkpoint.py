@@ -149,6 +149,7 @@ async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:
     """Store pending writes of a checkpoint and wait until they are committed, also in a run that defers its writes.
+    Raises the saver's error, or in such a run that of the first failed write.
 
     Args:
         writes: Pairs of channel and value.

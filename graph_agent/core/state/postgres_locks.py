@@ -261,7 +261,7 @@ class AdvisoryLocks:
                     self._connected(error)
 
     def _take(self, session_id: str) -> bool:
-        """Acquire the lock of a session over the connection; False if another process has it."""
+        """Acquire the lock of a session over the connection; False if another process has it. Raises as `_query`."""
         taken = self._query(_TAKE, session_id) == ["t"]
         if taken:
             self._held.add(session_id)

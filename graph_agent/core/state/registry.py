@@ -242,8 +242,8 @@ async def running(
 ) -> AsyncIterator[Run]:
     """Lock the session, register the run of an asynchronous entry point, and yield it; undo both on exit.
 
-    - A run that is a part of another run of the session, or has no session or no saver, is not locked.
-    - Notes in the run's handle are put into the inbox before the block.
+    - A run that is a part of another run of the session, or has no session or no saver, is not locked, and the notes,
+      `before` and `after` of its handle are ignored. Otherwise the notes are put into the inbox before the block.
     - The handle's `before` is called once the lock is held, and `after` when the block has ended without an exception.
     - On exit the lock is released even after a cancellation. While the block runs, the Store is polled for aborts.
 
@@ -257,6 +257,7 @@ async def running(
             seconds, maintenance up to `_MAINTENANCE_S`, and a dispatched run waits `DISPATCH_S` seconds.
         RunHungError: The run was stopped, and its task did not end in time.
         SessionLockError: The lock cannot be acquired for another reason.
+        Exception: The database, the Store, `before` or `after` raised it.
     """
     use_daemon_threads()
     run = _new_run(configurable)
@@ -463,7 +464,7 @@ async def locked_session(place: Hashable, run: Run, *, dispatched: bool = False)
 async def _take(key: tuple[Hashable, str]) -> bool:
     """Acquire the lock of a session, given by place and id; False if another run has it.
 
-    A cancelled caller leaves no lock behind.
+    An SQLite file that is missing is created first. A cancelled caller leaves no lock behind.
     """
     if isinstance(key[0], Path) and is_missing(key[0]):
         # `langgraph dev` refuses the removal of a file on the event loop.

@@ -271,13 +271,14 @@ class RunStop:
         An abort, the timeout, or a cancellation of the caller cancels it; `end_or_abandon` leaves stuck work to itself.
 
         Args:
-            work: The coroutine; it is closed unstarted if the run is aborted already.
+            work: The coroutine; it is closed unstarted if the run is aborted already, or no time is left.
             what: The work, as the subject of a sentence in logs, such as "The Store".
             seconds: Timeout; None for the time that remains until the input's deadline.
             contained: Whether the work ends by itself on a cancellation (see `await_within`), so that it needs no task.
 
-        Returns the work's result, unless `contained` also one of stopped work. Raises `WorkStoppedError` if an abort or
-        the timeout stopped the work, `SessionLostError` if the lock was lost, and the work's own exceptions.
+        Returns the work's result, without `contained` also that of stopped work that still ends with one. Raises
+        `WorkStoppedError` if an abort or the timeout stopped the work, `SessionLostError` if the lock was lost, and the
+        work's own exceptions.
         """
         seconds = self.left_s if seconds is None else seconds
         is_late = self.aborted or (seconds is not None and seconds <= 0)

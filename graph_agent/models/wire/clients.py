@@ -180,7 +180,7 @@ def bind_tools(
     """Bind tools and further options to a chat model, in the first form that its class accepts.
 
     These are, in order: OpenAI's format, LangChain tools, and both again without the tool choice. `NotImplementedError`
-    of the first attempt is raised at once.
+    of the first attempt is raised at once. A class whose rules have `binds_tools` False gets OpenAI's format by `bind`.
 
     Args:
         model: The chat model.

@@ -224,8 +224,8 @@ def header(exc: BaseException, name: str) -> Any:
 def retry_after_s(exc: BaseException) -> float | None:
     """Return the retry delay in seconds that the provider requests, at least 0; None if it requests none.
 
-    Read from the header `retry-after-ms`, then `retry-after` (seconds or a date), then the error's text, such as `try
-    again in 1h2m3s`.
+    Read from the header `retry-after-ms`, then the header `retry-after` or else the attribute `retry_after` (seconds or
+    a date), then the error's text, such as `try again in 1h2m3s`.
     """
     for error in causes_of(exc):
         headers = _headers(error)

@@ -291,7 +291,7 @@ def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> A
 
 
 def with_blank_arguments(reply: AIMessage) -> AIMessage:
-    """Turn invalid calls with blank arguments or `null` into valid calls without arguments.
+    """Turn invalid calls that have a name, and blank arguments or `null`, into valid calls without arguments.
 
     LangChain parses such calls of a reply that is not streamed as invalid. Returns the same object if there are none.
     """
