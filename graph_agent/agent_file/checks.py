@@ -92,8 +92,10 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
     """Yield a result for each environment variable with a secret that the agent file needs.
 
     It is a problem if the variable is unset or blank, else `ok`. The variables are those of credentials, of the
-    authentication of delegates, and of models that the file names. With a list of models, only the fallback models
-    count, since the first model that can be built is used. Without any variable, one result `ok`.
+    authentication of delegates, and of models that the file names: with a list in `model`, not those of the list,
+    since the first one that can be built is used. If a model accepts several variables, it is the first one that is
+    set, or else the first. No variable of a model counts if a script replaces the model. Without any variable, one
+    result `ok`.
     """
     variables = {source.env: f"credential {name}" for name, source in spec.credentials.items()}
     for delegate in spec.delegates:
@@ -136,7 +138,8 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
     """Build the models of the agent file, and yield a result for each that fails, and for the endpoints.
 
     A model of the list that fails is a warning if another one can be built, else a problem; a fallback model that fails
-    is a problem. If the environment replaces the model by a script, there is only a warning.
+    is a problem, and so is a missing key of the model that is used from a list. If the environment replaces the model
+    by a script, there is only a warning, or a problem if the script is invalid.
 
     Args:
         spec: The agent file.
@@ -180,8 +183,8 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
 async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
     """Contact the endpoint of a model without a completion, and return the result, which begins with `name`.
 
-    A refused key is a problem. An endpoint that cannot be reached is a warning, and so is one that works but has no
-    list of models.
+    An endpoint that cannot be reached is a warning, and so is one that works with a remark, e.g. because it has no list
+    of models. Any other state, such as a refused key, is a problem.
     """
     from graph_agent.base.types import OK
     from graph_agent.models.resolve import endpoint_state
@@ -254,7 +257,7 @@ async def check_parts(spec: AgentSpec) -> CheckResult:
     """Build the agent without its model, its MCP servers and its database, and return the result.
 
     Built are the tools, delegates, hooks, prompts and the response format, for which the modules that the file names
-    are imported. The error of the first part that cannot be built is a problem.
+    are imported. Any exception is a problem, and ends the check at the first part that cannot be built.
     """
     from graph_agent.agent_file.factory import open_parts
 
@@ -334,7 +337,8 @@ async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
 def _keys_of(model: str | ModelEndpoint) -> list[str]:
     """Return the environment variables of which a model needs one; empty if it needs none, or if none is known.
 
-    A model is a name such as `openai:gpt-4o-mini`, or an endpoint, whose own variable counts.
+    A model is a name such as `openai:gpt-4o-mini`, or an endpoint, whose own variable counts. An endpoint with a
+    `base_url` and no variable needs none; one with neither counts by its name.
     """
     from graph_agent.models.endpoints import endpoint_in
 
@@ -371,7 +375,8 @@ async def check_all(
 ) -> AsyncIterator[CheckResult]:
     """Check an agent file and what it needs, and yield each result as soon as it is known.
 
-    A file that cannot be read ends the checks with a problem; sessions are only read if the database has none.
+    A file that cannot be read ends the checks with a problem. Sessions are read only if the check of the database has
+    found no problem.
 
     Args:
         config: Path of the agent file.

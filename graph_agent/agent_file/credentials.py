@@ -48,7 +48,8 @@ def check_sources(given: Any, where: str) -> None:
 def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
     """Return credential name → source for the command line's entries `NAME=env:VARIABLE`.
 
-    Raises `ConfigError` for an entry of another form; the message has the name only.
+    Of several entries with one name, the last one counts. Raises `ConfigError` for an entry of another form; the
+    message has the name only.
     """
     sources: dict[str, CredentialSource] = {}
     for entry in entries:

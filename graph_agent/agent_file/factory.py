@@ -148,7 +148,7 @@ async def open_agent(
         environment: Variables for every stdio MCP server; its own variables override them.
         model: A model that replaces the file's, also for delegates, such as a `ScriptedChatModel` of a test; None for
             the file's.
-        memory_db: A database URL of the memory; None for `db`, if given, or else the file's.
+        memory_db: A database URL of the memory; None or `""` for `db`, if that is neither, or else the file's.
         caller: The user of every run whose context names none, for the agent's memory; None for no such user.
 
     Raises:
@@ -529,7 +529,7 @@ class ServedAgent:
         """Open the agent when a Starlette or FastAPI server starts, and close it when the server stops.
 
         This stops the MCP servers of a server that is ended by SIGTERM, which may never run Python's exit handlers.
-        `app` is not used.
+        Raises the error of `open_agent`, so that the server does not start. `app` is not used.
         """
         await self()
         try:

@@ -159,8 +159,8 @@ def read_agent_resource(file: Path) -> AgentResource:
     """Read a resource from a YAML file; without `metadata.name`, it has the name of the file.
 
     Raises:
-        ConfigError: The file is missing, is not YAML, has several documents, or an unknown field or invalid value; the
-            message names the nearest field.
+        ConfigError: The file is missing, is not YAML, has several documents, another `kind` or `apiVersion`, or an
+            unknown field or invalid value; the message names the nearest field.
     """
     where = f"Agent resource {file}"
     try:

@@ -249,7 +249,10 @@ class AgentSpec(BaseModel):
 
 
 def _read_model(given: Any) -> str | ModelEndpoint | None:
-    """Return a model's name or endpoint; None if `given` is neither. Raises `ValueError` for an invalid endpoint."""
+    """Return a model's name or endpoint; None if `given` is neither, or an empty text.
+
+    Raises `ValueError` for an invalid endpoint.
+    """
     if isinstance(given, ModelEndpoint) or (
         isinstance(given, dict) and given.keys() & ModelEndpoint.model_fields.keys()
     ):
@@ -331,6 +334,8 @@ def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
 
 def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec:
     """Return an agent file's content with other values for some keys; it is validated again.
+
+    It is not checked again that `cache` and `plan_cache_ttl_s` are given together.
 
     Args:
         spec: The agent file.

@@ -105,7 +105,10 @@ class RemoteAgent:
         return fault is None
 
     async def fault(self) -> str | None:
-        """Return why the agent's card cannot be read, as a text without the secret; None if it can. Never raises."""
+        """Return why the agent's card cannot be read, as a text without the secret; None if it can.
+
+        A card that is known already is not read again, and gives None. Raises only a cancellation.
+        """
         try:
             async with open_http(self._origins, self._headers(), self._max_bytes) as http:
                 await self._known_card(http)
@@ -139,8 +142,10 @@ class RemoteAgent:
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
         """Send the user's answer to the task that asked, and wait until it ends or asks again.
 
-        A text is sent as text, any other answer as JSON. The result has only the usage since the question. A failure of
-        the agent or a timeout is an error result; only cancellation raises, after the remote task was cancelled.
+        A text is sent as text, any other answer as JSON. If the task does not wait for an answer any more, nothing is
+        sent: a running task is followed, and of an ended one the result is read. The result has only the usage since
+        the question. A failure of the agent or a timeout is an error result; only cancellation raises, after the remote
+        task was cancelled.
 
         Args:
             delegation: The delegation.
@@ -156,9 +161,9 @@ class RemoteAgent:
     async def collect(self, task: BackgroundTask) -> DelegationResult | None:
         """Return the result of a task in the background, or its new question; None while it has neither.
 
-        A question is returned once: `task["asked"]` names the one that was returned before. None is also returned if
-        the agent cannot be reached, which is logged; a task that the agent does not have any more has the result
-        `unknown`.
+        A question is returned once, without usage: `task["asked"]` names the one that was returned before, and the
+        result's `background` is the task with the new `asked`. None is also returned if the agent cannot be reached,
+        which is logged; a task that the agent does not have any more has the result `unknown`.
         """
         try:
             remote = await self._watch(task, until_end=False)
@@ -177,8 +182,8 @@ class RemoteAgent:
     async def wait(self, task: BackgroundTask) -> None:
         """Wait until a task in the background ends, or asks a question that was not returned before.
 
-        Returns also if the agent has no such task any more. While the agent cannot be reached, the task is read every
-        two seconds.
+        Returns also if the agent has no such task any more. While the agent cannot be reached, or the task still waits
+        with the question that was returned, the task is read again every two seconds.
         """
         with suppress(TaskNotFoundError):
             while True:
@@ -191,8 +196,8 @@ class RemoteAgent:
     async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
         """Read a task, or follow it until its end or question (`until_end`), which may take any time.
 
-        Any error is logged, and None is returned, because the task runs on and is read again later. Raises only
-        `TaskNotFoundError`, if the agent does not have the task.
+        Any error, also a silence of the agent's timeout, is logged, and None is returned, because the task runs on and
+        is read again later. Raises only `TaskNotFoundError`, if the agent does not have the task.
         """
         try:
             async with self._client() as (client, streams):
@@ -227,10 +232,13 @@ class RemoteAgent:
     ) -> DelegationResult:
         """Open a connection, follow a task with `follow`, and return its result.
 
-        A task in the background that runs on gives the result that announces it. Failures, which are logged, and
-        timeouts are error results, which state that the task may have had an effect if it may have begun; after a
-        failure, the card is read again. A task that requires authentication is cancelled. After a cancellation, the
-        remote task is cancelled, its usage recorded, and the cancellation raised.
+        A task in the background that runs on gives the result that announces it. A task that requires authentication is
+        cancelled, and so is one that times out, fails or whose delegation is cancelled.
+
+        - A timeout is an error result with the usage so far, and with the note that the task may have had an effect.
+        - Any other exception is logged, and is an error result with this note if the task may have begun; its usage so
+          far is recorded in the delegation, and the next delegation reads the card again.
+        - A cancellation is raised, after the usage so far was recorded in the delegation.
 
         Args:
             delegation: The delegation.
@@ -279,8 +287,8 @@ class RemoteAgent:
     def _result(self, task: FollowedTask) -> DelegationResult:
         """Return the result of a task that has ended or asks a question, by its state.
 
-        A completed task gives its artifacts, or else its message; a question gives a waiting result; any other state an
-        error.
+        A message that came without a task is the answer. A completed task gives its artifacts, or else its message; a
+        question gives a waiting result; any other state an error with the text of the agent, if it gave one.
         """
         if task.message is not None:
             return self._success(task, list(task.message.parts))
@@ -387,7 +395,10 @@ class RemoteAgent:
 
 
 def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
-    """Return the conversation as a part that precedes the task, in a list; empty without a conversation."""
+    """Return the conversation as one text part that precedes the task, in a list; empty without a conversation.
+
+    The part has a line `User: …` for each message of the user, and `Assistant: …` for any other.
+    """
     if not context:
         return []
     lines = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]

@@ -144,7 +144,10 @@ def text_of_parts(parts: Iterable[Part]) -> str:
 
 
 def _only_data(parts: Sequence[Part]) -> Any:
-    """Return the data if the parts are one data part, with or without texts that repeat its JSON; None otherwise."""
+    """Return the data if the parts are one data part, with or without texts that repeat its JSON; None otherwise.
+
+    Blank texts are ignored.
+    """
     kinds = [part.WhichOneof("content") for part in parts]
     if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
         return None
@@ -212,7 +215,8 @@ def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
 def read_budget(metadata: Any) -> dict[str, Any]:
     """Return the delegating run's remaining depth and budget in a message's metadata, as `configurable` of the new run.
 
-    Values that are not numbers, negative, or above 2⁵³ are ignored; empty if none remain.
+    Values that are not numbers, negative, or above 2⁵³ are ignored; empty if none remain. Depth and tokens lose their
+    fraction.
     """
     values = _extension_values(metadata)
     depth, tokens = _number(values.get("depth")), _number(values.get("tokens"))
@@ -243,7 +247,7 @@ def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
 
 
 def read_usage(metadata: Any) -> Usage:
-    """Return the usage in a task's metadata; missing or invalid values are 0."""
+    """Return the usage in a task's metadata; missing or invalid values are 0, and a `cost` of 0 is left out."""
     reported = _extension_values(metadata).get("usage")
     counts = {name: _number(value) for name, value in reported.items()} if isinstance(reported, dict) else {}
     usage: Usage = {**NO_USAGE}

@@ -64,7 +64,7 @@ class TaskEvents:
         await asyncio.wait([self._reader])
 
     async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
-        """Queue the events of a stream, and at its end the error, or None."""
+        """Queue the events of a stream, and at its end the error, or None. The stream is closed in any case."""
         last: BaseException | None = None
         try:
             async for event in stream:
@@ -243,8 +243,8 @@ class FollowedTask:
             await self._with_timeout(self._subscribe)
 
     async def cancel(self) -> None:
-        """Cancel the task if it runs or waits for an answer, add the usage in the reply to `metadata`, and close the
-        stream.
+        """Cancel the task if it runs or waits for an answer or an authentication, add the metadata of the reply, which
+        has the usage, to `metadata`, and close the stream.
 
         Without a task id it first waits for the agent's next event, which has the id. Never raises, and returns within
         `REMOTE_CANCEL_S` seconds, even if the caller is cancelled. Sets `cancel_confirmed` if the agent has accepted.
@@ -268,7 +268,8 @@ class FollowedTask:
     async def _with_timeout(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
         """Follow the events of a new stream; for None, only read the task.
 
-        Raises `RemoteTimeoutError` if the agent sends nothing for too long, or the deadline has passed.
+        Raises `RemoteTimeoutError` if the agent sends nothing for too long, or the deadline has passed, and
+        `A2AClientError`.
         """
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
@@ -282,8 +283,10 @@ class FollowedTask:
     async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
         """Follow a task until it no longer runs, by a stream; if the stream ends before the task, by polling.
 
-        A stream that is lost is opened again, at most `_RECONNECTS` times; an agent that does not stream is polled
-        instead. Raises `A2AClientError` if the connection is lost more often, or before the task has an id.
+        A stream that is lost is opened again, at most `_RECONNECTS` times, unless the task, which is read first, runs no
+        longer; an agent that does not stream is polled instead. While it is polled, only a changed status counts as a
+        sign of life. Raises `A2AClientError` if the connection is lost more often or before the task has an id, or if
+        the task cannot be read.
         """
         for attempt in range(_RECONNECTS + 1):
             try:

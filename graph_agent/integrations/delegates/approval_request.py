@@ -29,7 +29,7 @@ _REQUEST = TypeAdapter(_Request)
 
 
 def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
-    """Return the approval request in the parts of a question; None if there is none or it is malformed."""
+    """Return the first well-formed approval request in the parts of a question; None if there is none."""
     for part in parts:
         if part.WhichOneof("content") == "data":
             try:

@@ -147,7 +147,10 @@ class UsageCounter(AsyncCallbackHandler):
             self._open.pop(run_id, None)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Add the usage of a call that has ended, estimated if the provider reported none and `estimates` is set."""
+        """Add the usage of a call that has ended, estimated if the provider reported none and `estimates` is set.
+
+        A reported total of 0 counts as none. A call whose begin was not recorded is not estimated.
+        """
         call = self._open.pop(run_id, None)
         for generation in response.generations[0] if response.generations else []:
             if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
@@ -329,8 +332,8 @@ class DelegatedGraph:
         """Return the usage of earlier attempts of the same delegation, which were interrupted or killed; zero for the
         first.
 
-        It is read from the delegate's newest checkpoint: the `usage` of an agent of this package, otherwise the usage
-        of each reply among the messages. A usage without a cost gets one by `prices`.
+        It is read from the delegate's newest checkpoint: the `usage` of an agent of this package, otherwise the sum over
+        the messages of the model that report theirs. A usage without a cost gets one by `prices`.
         """
         snapshot = await self._snapshot(config)
         if isinstance(self.graph, CompiledAgentGraph):

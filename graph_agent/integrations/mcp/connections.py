@@ -101,7 +101,10 @@ class ServerConfig(BaseModel):
     @field_validator("tool_prefix", mode="before")
     @classmethod
     def _read_prefix(cls, value: Any, info: ValidationInfo) -> str:
-        """Convert `tool_prefix` to a text; raise `ValueError` for another type."""
+        """Return `tool_prefix` as a text: `<name>_` for True, an empty one for False, and a text unchanged.
+
+        Raises `ValueError` for another type.
+        """
         own = f"{info.data['name']}_"
         if isinstance(value, bool):
             return own if value else ""
@@ -202,7 +205,7 @@ def _check_stdio(name: str, options: dict[str, Any]) -> None:
 def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
     """Check the settings of a transport over HTTP; convert timeouts and `oauth` in place.
 
-    Timeouts become seconds, and `oauth` is replaced by `auth`. Raises `ConfigError` if a setting is missing or invalid.
+    Timeouts become seconds, and `oauth`, unless it is False, is replaced by `auth`. Raises `ConfigError` if a setting is missing or invalid.
     """
     url = options.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):

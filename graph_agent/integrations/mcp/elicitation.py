@@ -164,6 +164,7 @@ async def call_and_ask(
     Raises:
         GraphInterrupt: A question waits for the user.
         McpCallError: The server will not answer the call.
+        SyncInLoopError: The event loop of the server's session is blocked.
         ToolException: The server answered with a protocol error.
     """
     running, key = running_call(), key_of_current_call()
@@ -248,7 +249,7 @@ async def _continue_elsewhere(
 
     Raises:
         GraphInterrupt: The call's next question waits for the user.
-        McpCallError: No process holds the call, or the server will not answer it.
+        McpCallError: The run has no Store, no process holds the call, or the server will not answer it.
         ToolException: The server answered with a protocol error.
     """
     store = get_runtime().store

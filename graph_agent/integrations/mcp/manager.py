@@ -150,9 +150,9 @@ class _Opening:
         """Server and tool name → the tool's definition, and the LangChain tool made from it."""
 
     def collect(self, found: Sequence[list[types.Tool] | str]) -> McpTools:
-        """Fill the list of tools from the results of opening; raise `ConfigError` if two tools have the same name.
+        """Fill the list of tools and its `failed` from the results of opening, and return the list.
 
-        `found` has, for each server, its tools or the error for which it did not start.
+        Raises `ConfigError` if the names of two tools are equal or differ only in white space or case. `found` has, for each server, its tools or the error for which it did not start.
         """
         for server, result in zip(self.servers, found, strict=True):
             if isinstance(result, str):
@@ -179,7 +179,10 @@ class _Opening:
         logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
 
     async def wait_for_changes(self) -> None:
-        """Wait at most five seconds until the changes that servers have announced are listed."""
+        """Wait at most five seconds until the changes that servers have announced are listed.
+
+        Raises `McpCallError` if the event loop that opened the servers has ended.
+        """
 
         async def wait() -> None:
             """Wait for the tasks that list tools."""
@@ -189,7 +192,11 @@ class _Opening:
         await self._bridge.run(wait)
 
     async def set_roots(self, name: str, folders: Sequence[str | Path]) -> None:
-        """Change a server's offered folders; raise `ConfigError` if it is unknown or was opened without `roots`."""
+        """Change a server's offered folders, and notify it.
+
+        Raises `ConfigError` if the server is unknown or was opened without `roots`, or a folder is invalid, and
+        `McpCallError` if the event loop that opened the servers has ended.
+        """
         servers = {server.config.name: server for server in self.servers}
         if name not in servers:
             raise ConfigError(f"There is no MCP server {name!r}; {did_you_mean(name, servers)}")
@@ -227,7 +234,8 @@ class _Opening:
     async def states(self) -> dict[str, bool]:
         """Return server name → whether the server can be called; reopens servers whose session has ended.
 
-        A server that did not start is opened, too, if the list had a tool at any time.
+        A server that did not start is opened, too, if the list had a tool at any time. Raises `McpCallError` if the event
+        loop that opened the servers has ended.
         """
         # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.
         may_open = bool(self._converted)

@@ -99,8 +99,8 @@ class TokenFile:
     def write(self, **changes: Any) -> None:
         """Replace some values in the file, atomically: a concurrent reader gets either all old or all new ones.
 
-        `changes` are the values by their key; others in the file remain. A missing folder or file is created. Raises
-        `OSError`.
+        `changes` are the values by their key; others in the file remain, unless it cannot be read. A missing folder or
+        file is created. Raises `OSError` if the file cannot be written.
         """
         # Read again, because another process may have written other values.
         values = {"server_url": self._server_url, **self.read(), **changes}
@@ -185,7 +185,7 @@ class FileOAuth(OAuthClientProvider):
         """Authorize one request, after reading the tokens again if another process has changed them.
 
         Raises `AuthorizationNeededError` if the user must authorize the client and cannot be asked, refuses, or takes
-        too long.
+        too long, and the SDK's `OAuthFlowError` if another step of the authorization fails.
         """
         # Refresh tokens can often be used once: the old one would fail after another process has refreshed it.
         if (version := self._file.version()) != self._version:
@@ -227,7 +227,8 @@ class FileOAuth(OAuthClientProvider):
         """Show the address at which the user authorizes the client, and listen for the redirect.
 
         It is passed to `on_url` of the settings, or else written to standard error. The server's metadata is written to
-        the file first. Raises `AuthorizationNeededError` if no user can be asked.
+        the file first. Raises `AuthorizationNeededError` if no user can be asked, and `OSError` if the file cannot be
+        written or the port of the redirect is in use.
         """
         # Stored for later processes, which refresh tokens without a discovery.
         if self.context.oauth_metadata is not None:

@@ -87,7 +87,8 @@ _Work = Callable[[ClientSession, dict[str, Any]], Awaitable[str]]
 async def _request(server: McpServer, name: str, work: _Work, arguments: dict[str, Any]) -> str:
     """Return the result of a tool's work on a session of the server.
 
-    Raises `ToolException` if the server answers with an error, or an argument is invalid.
+    Raises `ToolException` if the server answers with an error, or an argument is invalid, and `McpCallError` if no
+    answer will arrive.
 
     Args:
         server: The server.

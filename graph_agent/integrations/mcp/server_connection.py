@@ -209,7 +209,10 @@ class ServerConnection:
         self._end_when_drained()
 
     async def close(self) -> None:
-        """End the session, failing its calls, and wait until it is closed; it is cancelled after ten seconds."""
+        """End the session, failing its calls, and wait until it is closed.
+
+        It is cancelled after ten seconds, and left alone after ten more.
+        """
         self._end("it was closed")
         if not self.opened.done():
             self._abandon("it was closed")

@@ -25,7 +25,7 @@ async def list_tools(session: McpSession) -> dict[str, types.Tool]:
     """Return name → definition of a server's tools.
 
     Left out, and logged, are a tool that cannot be offered to a model, the second tool of a name, and all tools beyond
-    `MOST_SERVER_TOOLS`.
+    `MOST_SERVER_TOOLS`. Raises `McpError` if the server answers with an error.
     """
     listed: dict[str, types.Tool] = {}
     async with aclosing(read_pages(session.list_tools)) as pages:

@@ -151,7 +151,8 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
     """Return content and artifact of a result; raise `ToolException` for an error result.
 
     The content is a list of content blocks, the artifact has the structured content, or is None. Structured content is
-    also added to the blocks as JSON text if the result has no text of its own.
+    also added to the blocks as JSON text if the result has no text of its own, or only blank text; of an object with
+    the single key `result`, only its value.
     """
     contents = [_for_models(content) for content in result.content]
     has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in result.content)

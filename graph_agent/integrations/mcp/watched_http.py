@@ -200,8 +200,8 @@ class WatchedClient:
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         """Send a request; report it to the watch if its reply is lost.
 
-        A POST never raises and never returns an error status, and the DELETE that ends a session never raises; a GET
-        raises httpx's errors.
+        A POST raises only a cancellation, and never returns an error status. The DELETE that ends a session raises no
+        error of httpx; a GET raises httpx's errors. An exception of the authentication is raised by DELETE and GET.
         """
         if request.method == "POST":
             return await self._post(request, options)

@@ -128,7 +128,8 @@ class Memory:
 
         Args:
             caller: The user.
-            search: Text to search, by words or by vectors; empty for all facts, the newest first.
+            search: Text to search, by words or by vectors; empty for all facts, the newest first. Of more than
+                `_MOST_FACTS` facts, some are not found without a text.
             limit: Maximum number of items.
             offset: Number of items to skip.
         """

@@ -57,7 +57,8 @@ async def open_sqlite_facts(path: Path, index: IndexConfig | None) -> AsyncItera
     The search is None with an `index`: the Store searches by vectors then.
 
     Raises:
-        ConfigError: The file is not a database of sessions, or its SQLite has no FTS5.
+        ConfigError: The file is not a database of sessions, or its tables cannot be created, e.g. because its SQLite has
+            no FTS5.
     """
     await call_in_thread(check_sqlite_file, path)
     async with aiosqlite.connect(path, isolation_level=None, factory=CONNECTION) as connection:
@@ -76,10 +77,10 @@ class FactsInSqlite(SharedSqliteStore):
     """The Store, whose vectors go with their facts, and which indexes the words of facts."""
 
     async def setup(self) -> None:
-        """Create missing tables and triggers; wait while another process creates them.
+        """Create missing tables and triggers; wait while another process creates them, at most `BUSY_S` seconds.
 
         Also switches on foreign keys, so that vectors are deleted with their items. Raises `sqlite3.Error` if the file
-        cannot be written.
+        cannot be written, or its SQLite has no FTS5.
         """
         await super().setup()
         # Vectors reference their items, and SQLite deletes them only with this setting.

@@ -103,7 +103,8 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
     ) -> str:
         """Create, replace or forget a fact, and return a sentence about it; a call that runs again has the same effect.
 
-        Raises `ValueError` if a fact to replace or forget does not exist, or if an id is given for a new fact.
+        Raises `ValueError` if a fact to replace or forget has no id or does not exist, or if an id is given for a new
+        fact, and `InputError` for a text that is empty or too long.
         """
         _untrusted.set(_untrusted_parts(runtime))
         if action != "create":

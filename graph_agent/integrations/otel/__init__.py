@@ -39,7 +39,8 @@ def instrument(
         meter_provider: Receives the metrics; None for the global one.
         spans: The operations that get spans. Leave out what another instrumentation traces, such as `chat`.
         capture_content: Whether spans have messages, arguments and results, with secrets masked as in logs; None for
-            the value of `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, False if that is unset.
+            the value of `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`: True for `true`, `1`, `span_only` and
+            `span_and_event` in any case, else False.
 
     Raises:
         MissingExtraError: The extra `otel` is not installed.

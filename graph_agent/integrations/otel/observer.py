@@ -274,9 +274,10 @@ class OtelObserver:
     def begin_call(self, call: Any) -> _CallSpan:
         """Begin the span of a call, and make it the current one; return an object for `leave_call` and `end_call`.
 
-        The span is linked to the plan of the run and to the calls that the call needs. Arguments are recorded, with
-        secrets masked, only if spans have content. If calls get no spans, the object has none, and the current span
-        stays.
+        A delegation has a span `invoke_agent`, any other call a span `execute_tool`; the call is counted in the run in
+        any case. The span is linked to the plan of the run and to the calls that the call needs. Arguments are
+        recorded, with secrets masked, only if spans have content. If such calls get no spans, the object has none, and
+        the current span stays.
         """
         run = _current.get()
         links: list[Link] = []

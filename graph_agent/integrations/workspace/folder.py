@@ -109,7 +109,8 @@ class Folder:
         The file is replaced by a new one, so that another hard link to the old file keeps the old content.
 
         Raises:
-            PathError: The path is not below the folder, protected or a folder, or the text is too long.
+            PathError: The path is not below the folder, protected or not a regular file, the text is too long, the file
+                cannot be written, or another process has locked its folder for 30 s.
         """
         # Also before links are followed, so that a refused write leaves no new folders.
         self._check_writable(os.path.normpath("/".join(self._parts_of(path, path)) or "."))
@@ -125,8 +126,9 @@ class Folder:
         program is detected, because the file is read again before it is replaced.
 
         Raises:
-            PathError: The path is not below the folder, protected, not a text file, or too large before or after the
-                change; or another program has changed the file meanwhile.
+            PathError: The path is not below the folder, protected, missing, not a text file, or too large before or
+                after the change; the file cannot be written; another program has changed it meanwhile, or another
+                process has locked its folder for 30 s.
         """
         with self._found(path) as place:
             self._check_writable(place.path)

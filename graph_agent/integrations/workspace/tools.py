@@ -52,7 +52,8 @@ def workspace_tools(
     Args:
         folder: The folder; it must exist.
         write: Whether to include `write_file` and `edit_file`.
-        shell: Whether to include `run_command`, and how it runs commands; True for `Shell()`.
+        shell: Whether to include `run_command`, and how it runs commands; True for `Shell()`. Unless the `Shell` has
+            `approve`, commands need approval if they run in no sandbox.
         approve_edits: Whether a reviewer must approve each call of `write_file` and `edit_file`.
         protected: Further paths below the folder that are never written, including everything below them.
 
