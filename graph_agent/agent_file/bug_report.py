@@ -54,7 +54,7 @@ async def bug_report(
 
     The keys are `report` (1), `written`, `versions`, `checks`, `agent_file`, `model_rules`, `last_errors` and
     `environment`, the names of variables that are set. For a file that cannot be read, `agent_file` is `{"error": …}`,
-    and the models and the sessions are left out.
+    `model_rules` is absent, and `last_errors` is empty; for a database that cannot be read, it is `{"error": …}`.
 
     Args:
         config: Path of the agent file, which may be missing or invalid.
@@ -83,7 +83,8 @@ async def bug_report(
     report = {"report": 1, "written": datetime.now(UTC).isoformat(timespec="seconds"), "versions": _versions()}
     cleaned = _without(found, secrets)
     # Cut only now: a part of a secret would not be recognized.
-    cleaned["last_errors"] = [{name: _cut(each[name]) for name in each} for each in cleaned.get("last_errors", ())]
+    if isinstance(errors := cleaned.setdefault("last_errors", []), list):
+        cleaned["last_errors"] = [{name: _cut(each[name]) for name in each} for each in errors]
     return {**report, **cleaned}
 
 

@@ -89,7 +89,7 @@ async def _check(
     async for check_result in checks():
         results.append(check_result)
         if as_json:
-            typer.echo(json.dumps(asdict(check_result)))
+            typer.echo(json.dumps({**asdict(check_result), "text": mask_named_secrets(check_result.text)}))
             continue
         out.line(
             f"{check_result.status:<8} {check_result.check}: {mask_named_secrets(check_result.text)}",

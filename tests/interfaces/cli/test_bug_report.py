@@ -107,6 +107,16 @@ def test_a_report_on_an_invalid_agent_file_has_no_secret(tmp_path: Path, fault: 
     assert ("error" in json.loads(text)["agent_file"], [each for each in IN_FILE if each in text]) == (True, [])
 
 
+def test_a_report_on_a_database_that_cannot_be_read_has_the_error(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(AGENT))
+    (tmp_path / "guide.db").write_text("no database" * 100)
+
+    run_cli(tmp_path, "doctor", "--report")
+
+    (file,) = tmp_path.glob("graph-agent-report-*.json")
+    assert [*json.loads(file.read_text())["last_errors"]] == ["error"]
+
+
 def test_a_report_is_written_without_an_agent_file(tmp_path: Path) -> None:
     run_cli(tmp_path, "doctor", "--report")
 

@@ -263,6 +263,16 @@ def test_doctor_names_a_fix_for_each_problem(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.db*")) == []
 
 
+def test_doctor_masks_the_password_of_an_address(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(
+        "name: a\nmodel: openai:gpt-4o-mini\ndelegates: [{name: far, url: 'http://me:hidden@127.0.0.1:1/'}]\n"
+    )
+
+    done = run_cli(tmp_path, "doctor", "--json")
+
+    assert ("http://***@127.0.0.1:1/" in done.stdout, "hidden" in done.stdout) == (True, False)
+
+
 class Broken(BaseHTTPRequestHandler):
     """An endpoint whose list of models is broken, and which refuses an empty completion request."""
 
