@@ -46,7 +46,8 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
     if raw.get("transport") != "stdio":
         return _with_variables(name, raw)
     folder = spec.folder / cwd if isinstance(cwd := raw.get("cwd", "."), str) else spec.folder
-    for part in (raw.get("command"), *(raw.get("args") or ())):
+    args = raw.get("args")
+    for part in (raw.get("command"), *(args if isinstance(args, list | tuple) else ())):
         if isinstance(part, str):
             record_file(folder / part, f"the MCP server {name!r} of this agent", only_file=True)
     return {**raw, "cwd": str(folder) if isinstance(cwd, str) else cwd, "env": _env(raw.get("env") or {}, environment)}

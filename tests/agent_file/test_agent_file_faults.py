@@ -235,6 +235,10 @@ async def test_a_wrong_attribute_is_answered_with_the_names_that_a_file_can_use(
             HEAD + "mcp_servers: {calendar: {transport: stdio, command: python, cwd: 5}}",
             ": mcp_servers: MCP server 'calendar': 'cwd' must be a path; got 5.",
         ),
+        (
+            HEAD + "mcp_servers: {calendar: {transport: stdio, command: python, args: 5}}",
+            ": mcp_servers: MCP server 'calendar': 'args' must be a list of texts, such as ['server.py']; got 5.",
+        ),
         (HEAD + "system_prompt: no.yaml", ": system_prompt: Prompt file …"),
         (HEAD + "prompts: {planner: no.yaml}", ": prompts.planner: Prompt file …"),
         (HEAD + "response_format: 'parts:NUMBER'", ": response_format takes a pydantic class, …"),
