@@ -513,7 +513,7 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
     """Yield a failure for each check of the answer that is not met, except those in Python and by a judge.
 
     An expected value that is no text is compared with the JSON of the answer, matchers included; its first difference
-    counts. Raises `TimeoutError` if the search for a pattern takes more than a second.
+    counts. A search for a pattern that takes more than a second is a failure.
     """
     text = last.answer
     if isinstance(expected.equals, str) and text != expected.equals:
@@ -526,8 +526,11 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
         if part not in text:
             yield FailedCheck("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")
     # A pattern may need exponential time for some texts, and a check must not stop the evaluation.
-    if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
-        yield FailedCheck("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
+    try:
+        if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
+            yield FailedCheck("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
+    except TimeoutError:
+        yield FailedCheck("answer.regex", f"the search for {expected.regex!r} in {brief_repr(text)} took over a second")
     schema = SchemaCheck(expected.json_schema, "json_schema") if expected.json_schema is not None else None
     if schema is not None and (why := schema.misfit(_value(last))) is not None:
         yield FailedCheck("answer.json_schema", why)

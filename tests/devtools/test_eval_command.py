@@ -100,6 +100,25 @@ def test_each_failed_check_is_reported_and_the_exit_status_is_1(tmp_path: Path) 
     )
 
 
+def test_a_pattern_that_takes_too_long_fails_its_case_and_no_other(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        """
+  - {name: slow, input: Hi, expect: {answer: {regex: "^(a|aa)+$"}}}
+  - {name: fast, input: Hi}
+""",
+    )
+
+    status, made = outcome(folder, script=["a" * 200 + "b"] * 2)
+
+    (failure,) = made["trials"][0]["failures"]
+    assert (status, failure["message"].partition("… ")[2], made["trials"][1]["failures"]) == (
+        1,
+        "took over a second",
+        [],
+    )
+
+
 def test_an_invalid_case_is_refused_with_its_line(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "\n  - name: a\n    input: Hi\n    expect:\n      calls: [{nam: pay}]\n")
 
