@@ -69,8 +69,9 @@ def write_cases(file: CaseFile, format_: CaseFormat) -> str:
 def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
     """Convert examples, one JSON object a line, to the content of cases.
 
-    The name is in the metadata, or is the example's `name`, `id` or number. Outputs become the expected answer. Raises
-    `ConfigError` with the line if an example is invalid; `where` is the name of the file.
+    The name is in the metadata, or is the example's `name`, `id` or number. Metadata that is no object has the key
+    `metadata`. Outputs that are not empty become the expected answer. Raises `ConfigError` with the line if an example
+    is invalid; `where` is the name of the file.
     """
     cases: list[dict[str, Any]] = []
     # Not `splitlines`, which also splits at U+2028; JSON permits that in a string.
@@ -83,7 +84,8 @@ def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
             raise ConfigError(f"{where}, line {number}: it is no JSON: {error}.") from None
         if not isinstance(example, dict) or "inputs" not in example:
             raise ConfigError(f'{where}, line {number}: expected {{"inputs": …, "outputs": …, "metadata": …}}.')
-        metadata = dict(example.get("metadata") or {})
+        given = example.get("metadata") or {}
+        metadata = dict(given) if isinstance(given, dict) else {"metadata": given}
         name = metadata.pop("name", None) or example.get("name") or example.get("id") or f"example {number}"
         case = {"name": str(name), "input": _input_of(example["inputs"])}
         if example.get("outputs"):
@@ -112,9 +114,12 @@ def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[st
 
     The evaluators of the file apply to each case, before its own. If the file has none at all, an expected output is
     compared exactly. A case without a name is `Case <number>`; metadata that is no object has the key `metadata`.
-    Raises `ConfigError` for an evaluator without a counterpart; `where` begins the error's text.
+    Raises `ConfigError` for a case that is no object, and for an evaluator without a counterpart; `where` begins the
+    error's text.
     """
     cases: list[dict[str, Any]] = []
+    if wrong := [each for each in content["cases"] if not isinstance(each, dict)]:
+        raise ConfigError(f"{where}: {wrong[0]!r} is no case; write e.g. {{name: …, inputs: …}}.")
     shared = content.get("evaluators") or []
     is_checked = bool(shared) or any(case.get("evaluators") for case in content["cases"])
     for number, given in enumerate(content["cases"], 1):

@@ -61,7 +61,7 @@ class RecordedTest:
 
         Raises:
             ConfigError: If the graph is not an agent of this package, or the test has a session with this name.
-            InputError: If it is replayed and there is no recording, or one of another version.
+            InputError: If it is replayed and there is no recording, or one that is no JSON or of another version.
         """
         file = self._file.with_name(f"{self._file.stem}.{name}.json") if name else self._file
         if file in self._open:
@@ -120,11 +120,14 @@ class RecordedTest:
                 )
 
     def _read(self, file: Path) -> Recording:
-        """Read a recording; raise `InputError` if it does not exist or has another version."""
+        """Read a recording; raise `InputError` if it does not exist, is no JSON, or has another version."""
         if not file.exists():
             raise InputError(f"There is no recording {file}; record it: {self._command}")
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:  # e.g. with the marks of a merge conflict
+            raise InputError(f"{file} is no JSON: {error}; correct it, or record it again: {self._command}") from None
+        if not isinstance(stored, dict) or (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
             raise InputError(f"{file} is no recording of version {VERSION}; record it again: {self._command}")
         messages = cast("list[AnyMessage]", messages_from_dict(stored["messages"]))
         return recording_of(file.stem, stored["events"], messages, questions=stored.get("questions"))

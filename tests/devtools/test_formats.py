@@ -120,3 +120,16 @@ def test_an_evaluator_without_a_counterpart_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="the evaluator 'HasMatchingSpan' of 'a' has no counterpart"):
         read_cases(tmp_path / "a.yaml")
+
+
+def test_a_case_of_pydantic_evals_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("cases: [{name: a, inputs: Hi}, Hello]")
+
+    with pytest.raises(ConfigError, match="'Hello' is no case"):
+        read_cases(tmp_path / "a.yaml")
+
+
+def test_metadata_of_langsmith_that_is_no_object_is_kept_under_a_key(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"name": "a", "inputs": "Hi", "metadata": ["x"]}')
+
+    assert read_cases(tmp_path / "a.jsonl").cases[0].metadata == {"metadata": ["x"]}

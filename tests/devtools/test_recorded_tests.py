@@ -242,6 +242,14 @@ async def test_a_test_that_failed_keeps_its_recording(recorded: Recorder, paid: 
         recorded(records=False).session(paying(paid))
 
 
+async def test_a_recording_that_is_no_json_is_named(recorded: Recorder, paid: list[int], tmp_path: Path) -> None:
+    await record(recorded, paying(paid), "Pay")
+    (tmp_path / "recordings" / "test_pay.json").write_text("<<<<<<< HEAD\n{}\n")
+
+    with pytest.raises(InputError, match=r"test_pay\.json is no JSON: .*; correct it, or record it again: pytest"):
+        recorded(records=False).session(paying(paid))
+
+
 async def test_a_model_of_a_function_needs_no_key_in_a_replay(
     recorded: Recorder, paid: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

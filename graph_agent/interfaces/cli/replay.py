@@ -209,15 +209,20 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
 def _version(prompt: Path | None) -> str:
     """Return the version of the system prompt in a file, in the form in which `plan` events record it.
 
-    It is a hash of the text; in a `.yaml` or `.yml` file, of the text under `template`. Returns an empty text for None.
+    It is a hash of the text; in a `.yaml` or `.yml` file, of the text under `template`, without which `ConfigError` is
+    raised. Returns an empty text for None.
     """
     from graph_agent.base._internal.text import version_of
     from graph_agent.base._internal.yaml_files import parse_yaml
 
     if prompt is None:
         return ""
-    text = prompt.read_text(encoding="utf-8")
-    return version_of(parse_yaml(text, str(prompt))["template"] if prompt.suffix in (".yaml", ".yml") else text)
+    text: Any = prompt.read_text(encoding="utf-8")
+    if prompt.suffix in (".yaml", ".yml"):
+        content = parse_yaml(text, str(prompt))
+        if not isinstance(content, dict) or not isinstance(text := content.get("template"), str):
+            raise ConfigError(f"--prompt {prompt}: a prompt file has one key, 'template', with the text below it.")
+    return version_of(text)
 
 
 def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:

@@ -128,3 +128,18 @@ def test_a_replay_with_another_prompt_names_both_versions(tmp_path: Path) -> Non
 
     used, recorded = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in ("Be long.", "Be brief."))
     assert done.stderr.splitlines()[-1] == f"The system prompt has version {used}; recorded: {recorded}"
+
+
+def test_a_replay_with_a_prompt_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    agent = {"name": "a", "model": "openai:gpt-4o-mini", "tools": ["t:echo"], "db": "sqlite:///s.db"}
+    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(agent))
+    (tmp_path / "t.py").write_text('def echo(text: str) -> str:\n    """Echo."""\n    return text\n')
+    (tmp_path / "long.yaml").write_text("text: Be long.")
+    run_cli(tmp_path, "run", "--session", "s1", "go", script=CALL)
+
+    done = run_cli(tmp_path, "replay", "s1", "--prompt", "long.yaml")
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --prompt long.yaml: a prompt file has one key, 'template', with the text below it.\n",
+    )
