@@ -17,6 +17,7 @@ from graph_agent.base.model_error_text import public_value
 from graph_agent.devtools.cases import Case, CaseFile, dump_cases, load_cases
 from graph_agent.devtools.export import case_content
 from graph_agent.devtools.recording import Recording, read_recording
+from graph_agent.session.feedback import seq_of_answer
 from graph_agent.session.history import EventReader, list_threads, newest_feedback
 from graph_agent.session.trace import inputs_of
 
@@ -41,11 +42,13 @@ async def rated_case(saver: BaseCheckpointSaver[Any], session_id: str, answer: i
 
 
 async def case_of_rated(saver: BaseCheckpointSaver[Any], session_id: str, answer: str | int | None) -> Case:
-    """Return the case of a rated answer, by the `seq` of its event; None for the newest one.
+    """Return the case of a rated answer, by the `seq` of its event or an id; None for the newest rated answer.
 
     Raises:
         InputError: The session has no such answer with feedback.
     """
+    if isinstance(answer, str):
+        answer = await seq_of_answer(saver, session_id, answer)
     cases = await _of(saver, session_id)
     found = [each for each in cases if answer in (None, each.metadata["answer"])]
     if not found:

@@ -94,6 +94,16 @@ async def give_feedback(
     return entry
 
 
+async def seq_of_answer(saver: BaseCheckpointSaver[Any], session_id: str, answer: str | int | None) -> int:
+    """Return the `seq` of an answer's event, by itself, the id of its input or message, or the id that an API returned.
+
+    None stands for the newest answer. Raises `InputError` if the session has no such answer.
+    """
+    newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+    history = await read_history(saver, session_id, newest) if newest is not None else {}
+    return int((await _find(saver, session_id, newest, history, answer))["answer"])
+
+
 def person_of(by: str | None) -> str:
     """Return the name of a person for an event; `user` for None. Raises `InputError` if it is not a text."""
     if not isinstance(by, str | None):

@@ -122,10 +122,10 @@ async def _collect(address: str, session_id: str, answer: str | int | None) -> C
     Args:
         address: URL of the database.
         session_id: Id of the session.
-        answer: Number of the answer's event, id of its input or of its message; None for the newest answer.
+        answer: Number of the answer's event, id of its input or of its message; None for the newest rated answer.
 
     Raises:
-        InputError: There is no such session, or the answer has no feedback.
+        InputError: There is no such session or answer, or the answer has no feedback.
     """
     from graph_agent.devtools.cases_from_feedback import case_of_rated
     from graph_agent.storage.checkpoints.open import open_saver

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import yaml
 
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver
 from tests.support.cli import run_cli
 
 AGENT = {"name": "guide", "model": "openai:gpt-4o-mini", "db": "sqlite:///guide.db"}
@@ -109,3 +112,21 @@ def test_a_rated_answer_is_collected_with_its_note_and_an_unrated_one_is_refused
     assert (collected.returncode, "It is Rome." in str(case)) == (0, True)
     assert (refused.returncode, "has no answer 99 with feedback; rated answers: " in refused.stderr) == (2, True)
     assert (without.returncode, "or --case FILE to collect" in without.stderr) == (2, True)
+
+
+def test_a_rated_answer_is_collected_by_the_id_of_its_input(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with open_saver("sqlite:///guide.db", tmp_path) as saver:
+            agent = create_graph_agent(ScriptedChatModel(["Paris.", "Milan."]), checkpointer=saver)
+            for text in ("France?", "Italy?"):
+                await Session(agent, "s1").run(text, input_id=f"id-{text}")
+
+    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(AGENT))
+    asyncio.run(ask())
+    for answer in ("id-France?", "id-Italy?"):
+        run_cli(tmp_path, "feedback", "s1", "up", "--answer", answer)
+
+    collected = run_cli(tmp_path, "feedback", "s1", "--case", "cases.yaml", "--answer", "id-France?")
+
+    (case,) = yaml.safe_load((tmp_path / "cases.yaml").read_text())["cases"]
+    assert (collected.returncode, case["expect"]["answer"]) == (0, {"equals": "Paris."})
