@@ -57,7 +57,8 @@ def open_http(origins: Iterable[Origin], headers: Mapping[str, str], max_bytes: 
     """Return an HTTP client that contacts only the given origins, and limits the size of responses.
 
     Proxies of the environment are ignored, because they would bypass the check of the host. The client has no timeouts;
-    the caller limits the time. It follows at most `_REDIRECTS` redirects. Requests raise `RefusedReplyError` for a response that is not allowed.
+    the caller limits the time. It follows at most `_REDIRECTS` redirects. Requests raise `RefusedReplyError` for a
+    response that is not allowed.
 
     Args:
         origins: Origins that may be contacted, also after a redirect.

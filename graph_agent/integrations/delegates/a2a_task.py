@@ -283,9 +283,9 @@ class FollowedTask:
     async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
         """Follow a task until it no longer runs, by a stream; if the stream ends before the task, by polling.
 
-        A stream that is lost is opened again, at most `_RECONNECTS` times, unless the task, which is read first, runs no
-        longer; an agent that does not stream is polled instead. While it is polled, only a changed status counts as a
-        sign of life. Raises `A2AClientError` if the connection is lost more often or before the task has an id, or if
+        A stream that is lost is opened again, at most `_RECONNECTS` times, unless the task, which is read first, runs
+        no longer; an agent that does not stream is polled instead. While it is polled, only a changed status counts as
+        a sign of life. Raises `A2AClientError` if the connection is lost more often or before the task has an id, or if
         the task cannot be read.
         """
         for attempt in range(_RECONNECTS + 1):

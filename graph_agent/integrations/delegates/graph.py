@@ -332,8 +332,8 @@ class DelegatedGraph:
         """Return the usage of earlier attempts of the same delegation, which were interrupted or killed; zero for the
         first.
 
-        It is read from the delegate's newest checkpoint: the `usage` of an agent of this package, otherwise the sum over
-        the messages of the model that report theirs. A usage without a cost gets one by `prices`.
+        It is read from the delegate's newest checkpoint: the `usage` of an agent of this package, otherwise the sum
+        over the messages of the model that report theirs. A usage without a cost gets one by `prices`.
         """
         snapshot = await self._snapshot(config)
         if isinstance(self.graph, CompiledAgentGraph):

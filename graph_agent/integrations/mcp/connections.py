@@ -205,7 +205,8 @@ def _check_stdio(name: str, options: dict[str, Any]) -> None:
 def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
     """Check the settings of a transport over HTTP; convert timeouts and `oauth` in place.
 
-    Timeouts become seconds, and `oauth`, unless it is False, is replaced by `auth`. Raises `ConfigError` if a setting is missing or invalid.
+    Timeouts become seconds, and `oauth`, unless it is False, is replaced by `auth`. Raises `ConfigError` if a setting
+    is missing or invalid.
     """
     url = options.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):

@@ -26,8 +26,9 @@ class LoopBridge:
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine that `work` returns on the owning loop; cancelling this call cancels it.
 
-        On the owning loop itself, it is awaited directly. From another loop, raises `McpCallError` if the owning loop has ended, `SyncInLoopError` if it has not started the work after
-        `START_TIMEOUT_S` seconds (it is blocked, and the work is cancelled), and the errors of `work`.
+        On the owning loop itself, it is awaited directly. Raises, on another loop, `McpCallError` if the owning loop
+        has ended, `SyncInLoopError` if it has not started the work after `START_TIMEOUT_S` seconds (it is blocked, and
+        the work is cancelled), and the errors of `work`.
         """
         if asyncio.get_running_loop() is self._loop:
             return await work()

@@ -152,7 +152,8 @@ class _Opening:
     def collect(self, found: Sequence[list[types.Tool] | str]) -> McpTools:
         """Fill the list of tools and its `failed` from the results of opening, and return the list.
 
-        Raises `ConfigError` if the names of two tools are equal or differ only in white space or case. `found` has, for each server, its tools or the error for which it did not start.
+        Raises `ConfigError` if the names of two tools are equal or differ only in white space or case. `found` has, for
+        each server, its tools or the error for which it did not start.
         """
         for server, result in zip(self.servers, found, strict=True):
             if isinstance(result, str):
@@ -234,8 +235,8 @@ class _Opening:
     async def states(self) -> dict[str, bool]:
         """Return server name → whether the server can be called; reopens servers whose session has ended.
 
-        A server that did not start is opened, too, if the list had a tool at any time. Raises `McpCallError` if the event
-        loop that opened the servers has ended.
+        A server that did not start is opened, too, if the list had a tool at any time. Raises `McpCallError` if the
+        event loop that opened the servers has ended.
         """
         # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.
         may_open = bool(self._converted)

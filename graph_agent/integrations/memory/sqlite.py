@@ -57,8 +57,8 @@ async def open_sqlite_facts(path: Path, index: IndexConfig | None) -> AsyncItera
     The search is None with an `index`: the Store searches by vectors then.
 
     Raises:
-        ConfigError: The file is not a database of sessions, or its tables cannot be created, e.g. because its SQLite has
-            no FTS5.
+        ConfigError: The file is not a database of sessions, or its tables cannot be created, e.g. because its SQLite
+            has no FTS5.
     """
     await call_in_thread(check_sqlite_file, path)
     async with aiosqlite.connect(path, isolation_level=None, factory=CONNECTION) as connection:

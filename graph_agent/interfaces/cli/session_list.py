@@ -130,7 +130,7 @@ async def _summaries(
             after = page[-1].id
             if limit is not None and len(found) >= limit:
                 break
-        return found
+        return found[:limit]
 
 
 def _print(out: Terminal, shown: list[SessionSummary]) -> None:
