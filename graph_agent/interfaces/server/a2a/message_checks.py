@@ -103,7 +103,8 @@ class CheckedRequests(SimpleRequestContextBuilder):
 def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
     """Return the id of the conversation that a first message begins; None to let the SDK generate one.
 
-    For an authenticated caller, the id is derived from caller, tenant and the whole message. An anonymous caller gets a new conversation each time: message ids are unique only for one client, and only the id protects the
+    For an authenticated caller, the id is derived from the caller, the tenant and the whole message. An anonymous
+    caller gets a new conversation each time: message ids are unique only for one client, and only the id protects the
     conversation.
     """
     if not user:

@@ -40,7 +40,9 @@ def _decoded(content: str) -> Any:
 
 
 def blocks_of(content: str | None) -> list[dict[str, Any]]:
-    """Return the reasoning blocks in the `encrypted_content` of a reasoning item; empty for None and an empty text.
+    """Return the reasoning blocks in the `encrypted_content` of a reasoning item.
+
+    The list is empty if the content is None or an empty text.
 
     Raises `InvalidRequestError` for any text that this server has not made of reasoning blocks.
     """
