@@ -245,7 +245,8 @@ def approval_events(
 
     First come the events that the delegate recorded itself. If the delegate does not record its requests
     (`recorded_here`), the decisions in `answer` on its last request follow, and then its new request. A question that
-    is asked again, because the answer could not be used, gets no second request and no decisions.
+    is asked again, because the answer could not be used, gets no second request and no decisions. An answer that
+    holds no decisions in the form of this package adds none.
 
     Args:
         call: The delegation's call.

@@ -292,7 +292,7 @@ def _are_settled(messages: list[AnyMessage], stored: StoredMessages) -> bool:
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Place each result in the history directly after its call; results without a call are dropped.
+    """Place each result in the history directly after its call; results without a call, and second ones, are dropped.
 
     `step` is the number of the plan for the event.
 

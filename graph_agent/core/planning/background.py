@@ -45,7 +45,8 @@ async def receive_background(update: PlanUpdate) -> bool:
     """Add a notice for the model about each background task that has ended or asks a person.
 
     A background task is a delegation that goes on while the agent continues. The notice is a user message that chat
-    windows hide. A task that has ended also adds a `background_result` event and its usage, and leaves the state.
+    windows hide. A task that has ended also adds a `background_result` event and its usage, and leaves the state; a
+    question adds a `delegation_progress` event.
     Nothing is added if the run is stopped meanwhile.
 
     Returns:

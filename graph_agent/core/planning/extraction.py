@@ -64,8 +64,8 @@ async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
 
     Usage, loop state and events of `answer` receive those of the request; if facts were stored, a `recall` event lists
     their ids. A failure is logged, adds a `warning` event, and never changes the answer. Nothing happens without an
-    answer or a text of the user. If the run is stopped or the deadline passes first, nothing is stored, and only the
-    log reports it.
+    answer or a text of the user. If the run is stopped or the deadline passes first, no further fact is stored,
+    and only the log reports it.
 
     Args:
         answer: The pass through `finalize`, with the answer.
@@ -143,8 +143,8 @@ def _facts_in(reply: str, known: Collection[str]) -> list[tuple[str, str | None]
     """Return `(fact, replaced)` pairs from the model's reply; `replaced` is the id of the known fact that it replaces,
     None for a new one.
 
-    Only the first `_MOST_FACTS` entries count; invalid and blank ones are skipped, and what is no known id
-    gives None.
+    Only the first `_MOST_FACTS` entries count; invalid and blank ones are skipped, and what is no known id gives
+    None.
 
     Args:
         reply: Text of the reply: JSON, an object with `facts` or the list itself.

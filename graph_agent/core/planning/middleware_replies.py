@@ -44,7 +44,7 @@ def hold_reply(update: PlanUpdate) -> None:
     """Put the reply of a planning request into the history, and hold its calls back until the middleware hooks have
     run.
 
-    Ready calls become waiting ones. Its id becomes `reply_id` of the loop state, which is empty if the hooks have
+    Ready calls become waiting ones. The reply's id becomes `reply_id` of the loop state, which is empty if hooks have
     nothing to process: after a failure, a limit or a refusal, or if no model was asked. An answer is added as a
     message, too; text that ends planning without being the answer is added as a hidden message (not shown to users),
     which `plan` removes again.

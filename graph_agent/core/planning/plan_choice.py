@@ -195,9 +195,9 @@ async def _judged(
 ) -> PlanJudgement:
     """Ask a judging model for the best plan, and return the record of its request and choice for the event.
 
-    If the request fails or names no plan, the record has no `index`, and `exchange` gets a `warning` event; a failure
-    is logged, too. The model reads the request's conversation without the agent's system prompt, is offered no tools,
-    and streams nothing.
+    The first number in the reply names the plan. If the request fails or names none, the record has no `index`, and
+    `exchange` gets a `warning` event; a failure is logged, too. The model reads the request's conversation without the
+    agent's system prompt, is offered no tools, and streams nothing.
 
     Args:
         judge: The setting.

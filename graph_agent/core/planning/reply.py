@@ -240,8 +240,7 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
     The model's own id stays in `plan_id`, by which references find it.
 
     Args:
-        planned: The plan; returned unchanged if no id is taken, it is not structured, and its message has the same
-            calls.
+        planned: The plan; returned unchanged if it is not structured and no id is taken.
         taken: Ids that the calls must not have.
         structured: Whether it is a structured plan. Each call of a structured plan gets a `plan_id`; in other plans,
             only a call with a replaced id does.

@@ -65,7 +65,8 @@ async def ask_for_structure(
         max_tokens: Maximum tokens of one reply; None for the provider's default.
 
     Returns:
-        The answer, which may be empty or have an error; None if a budget forbids a necessary repair.
+        The newest reply with its value or error, or a second empty one with neither; None if a budget forbids a
+            necessary repair.
 
     Raises:
         RefusedError: The model or its provider refused; the error's message is the answer.
