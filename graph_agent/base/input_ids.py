@@ -101,9 +101,10 @@ def check_input_id(input_id: Any) -> str:
 
 
 def as_input_id(given: str) -> str:
-    """Return a client's id of a request as an input id: unchanged if it is valid, else its SHA-256 in hexadecimal."""
+    """Return a client's id of a request, which must not be empty, as an input id: unchanged if it is valid, else its
+    SHA-256 in hexadecimal."""
     is_valid = len(given) <= MAX_LENGTH and given.isprintable()
-    return given if is_valid else hashlib.sha256(given.encode()).hexdigest()
+    return given if is_valid else hashlib.sha256(given.encode(errors="surrogatepass")).hexdigest()
 
 
 def digest_of(given: Any) -> str:

@@ -445,7 +445,7 @@ def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Line]]:
             continue
         try:
             line = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"Line {number} of the export is no JSON: {error}.") from None
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise InputError(f'Line {number} of the export is no JSON object with a "type".')

@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Rem
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from graph_agent.base._internal.text import as_text, clean, to_json_safe
+from graph_agent.base.input_ids import as_input_id, check_input_id
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.core.state.channels import MessagesChannel
 from graph_agent.core.state.messages import OpenCalls, open_calls, rewrite, with_results
@@ -24,6 +25,13 @@ def test_cleaned_text_fits_every_store(text: str) -> None:
     cleaned = clean(text)
 
     assert (len(cleaned), "\x00" in cleaned, cleaned.encode().decode()) == (len(text), False, cleaned)
+
+
+@given(st.text(alphabet=st.characters(codec=None), min_size=1, max_size=300))
+def test_each_id_of_a_client_becomes_a_valid_input_id(text: str) -> None:
+    made = as_input_id(text)
+
+    assert (check_input_id(made), as_input_id(made)) == (made, made)
 
 
 JSON = st.recursive(

@@ -48,9 +48,9 @@ def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
 
 def parse_answer(text: str) -> Any:
     """Parse a person's answer to a question that is no approval: the value of a JSON object or array, any other text
-    unchanged."""
+    unchanged, also JSON that is nested too deeply to be parsed."""
     if text.strip()[:1] in ("{", "["):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(text)
     return text
 

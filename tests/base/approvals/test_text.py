@@ -9,7 +9,7 @@ import pytest
 
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.base.approvals.requests import request_for
-from graph_agent.base.approvals.text import decisions_in_text, question_text
+from graph_agent.base.approvals.text import decisions_in_text, parse_answer, question_text
 from graph_agent.errors import DecisionError
 from tests.support.approvals import ALL
 
@@ -66,6 +66,12 @@ async def test_a_message_is_read_as_decisions(text: str, decisions: Any) -> None
 async def test_another_message_is_no_decision(text: str) -> None:
     with pytest.raises(DecisionError, match="Answer with one line for each call"):
         decisions_in_text(text, [ONE, TWO])
+
+
+async def test_an_answer_that_is_nested_too_deeply_stays_text() -> None:
+    deep = "[" * 100_000
+
+    assert (parse_answer(deep), parse_answer('{"a": 1}'), parse_answer("{a")) == (deep, {"a": 1}, "{a")
 
 
 async def test_a_question_lists_the_calls_and_how_to_answer() -> None:

@@ -122,6 +122,12 @@ async def test_a_damaged_export_replaces_no_session(damage: list[str], tmp_path:
         assert await read_all(saver) == before
 
 
+@pytest.mark.parametrize("line", ["{", "[" * 100_000], ids=["cut off", "too deep"])
+async def test_an_export_with_a_line_that_cannot_be_parsed_is_refused(line: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Line 2 of the export is no JSON"):
+        await import_session(f"sqlite:///{tmp_path / 'a.db'}", ['{"type": "session"}', line])
+
+
 def without_first(checkpoints: list[Any]) -> list[Any]:
     return checkpoints[1:]
 
