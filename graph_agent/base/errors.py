@@ -161,7 +161,7 @@ class SessionLostError(OperatorError):
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """Put a location before the text of each `ConfigError` raised in the `with` block, unless the text begins with it
-    already.
+    already. An error of a subclass becomes a plain `ConfigError`, with the original as its cause.
 
     Args:
         where: The location, e.g. `Agent file agent.yaml: tools.0`.

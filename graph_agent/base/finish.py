@@ -81,7 +81,8 @@ _ONLY_COMPLETE = {"google_genai": re.compile("(?:stop|finish_reason_unspecified)
 def cut_off(reply: AIMessage) -> CutOff | None:
     """Return why a reply was cut off; None if it is complete, or if its end is not known.
 
-    A reply whose call has arguments that end inside a value counts as `interrupted`, whatever its finish reason.
+    The first finish reason that states a cut-off decides. Without one, a reply that has the mark `INCOMPLETE`, or a
+    call whose arguments end inside a value, is `interrupted`, also if its finish reason states a complete reply.
     """
     for reason in _reasons(reply.response_metadata):
         if (kind := _kind_of(reason, str(reply.response_metadata.get("model_provider")))) is not None:
@@ -212,8 +213,8 @@ def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff |
 def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
     """Return the text for the user if the model or a content filter refused; None if the reply is no refusal.
 
-    It is the refusal that the provider reports as such, else `REFUSED`; if `visible`, it is instead the reply's text,
-    followed by `CUT_OFF`, unless the text is blank.
+    It is the refusal that the provider reports as such. For a reply that a content filter cut off, it is the reply's
+    text followed by `CUT_OFF` if `visible` and the text is not blank, else `REFUSED`.
 
     Args:
         reply: The reply.

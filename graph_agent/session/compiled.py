@@ -169,8 +169,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
             SyncInLoopError: Called in the thread of a running event loop.
-            InputError: There is a checkpointer and no `thread_id`, or an approval request of an older checkpoint is
-                decided again.
+            InputError, ConfigError: For the reasons of `astream`.
             SessionBusyError: A run of the session is in progress.
             SessionLostError: Another process has taken the session over during the run.
         """

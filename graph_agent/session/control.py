@@ -368,7 +368,8 @@ def call_records(
     """Return the calls of the newest input with their states, in the order they were planned.
 
     The state of a call with a result is its outcome. Otherwise it is `planned` for a call that certainly has not begun,
-    `started` for one that runs or waits for an answer, and `unknown` for one that may have begun before a crash.
+    `started` for one that runs or waits for an answer, and `unknown` for one that may have begun before a crash. Each
+    ready call of a run in another process counts as `started`.
 
     Args:
         snapshot: The state of the session.

@@ -327,6 +327,11 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         Returns:
             Their results, in order; empty if none is queued, the session is running, or its newest input was not
             answered.
+
+        Raises:
+            RunFailedError: When a follow-up failed, and `on_failure="raise"` is set; those after it stay queued.
+            ConfigError: For the reasons of `run`.
+            InputError: Within a run of this session.
         """
         self._check_stored()
         return await self.driver.run_follow_ups(RunOptions(context, control))
@@ -398,7 +403,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             by: Name of the person; None for `user`.
 
         Raises:
-            InputError: When there is no such session, or the title has another length.
+            InputError: When there is no such session, or the title is blank or longer.
             ConfigError: When the agent has neither a Store nor a database that can keep the title.
         """
         from graph_agent.session.feedback import give_title

@@ -54,7 +54,7 @@ async def revoke_standing_approval(
         by: Name of the person; None for `user`.
 
     Raises:
-        InputError: The session has no such approval, or it was revoked before.
+        InputError: The session has no such approval, it was revoked before, or `by` is no text.
         ConfigError: There is neither a Store nor a database that can keep the note.
     """
     from graph_agent.session.feedback import person_of, store_note

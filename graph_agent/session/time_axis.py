@@ -34,6 +34,9 @@ def gaps_of(
 ) -> Iterator[Gap]:
     """Yield the gaps of an input, in order.
 
+    A gap that ends with a resume is `interrupted`, however short. Any other gap of at least `_SHORTEST` is `retry` if
+    it begins at the time of a failure, else `idle`.
+
     Args:
         work: Model calls, calls, and waits for a person.
         begin: Begin of the input.

@@ -96,7 +96,7 @@ def log_at(level: str | None, stream: LogStream | None = None) -> None:
 
 def log_warnings(*, without_history: bool = False, stream: LogStream | None = None) -> None:
     """Write warnings and errors: as text the bare message, as JSON also the time. Replaces the handler of an earlier
-    call.
+    call; the levels of loggers stay.
 
     Args:
         without_history: Whether to omit records, of any level, that the command also prints from the session's history.

@@ -31,7 +31,7 @@ class BoundedCache(Generic[K, V]):
         """Return the value for a key; if there is none, call `make` and keep what it returns.
 
         If the cache is full, the entry that was not used for the longest time is dropped. Two threads that miss at once
-        may both call `make`. An exception of `make` is raised and nothing is kept.
+        may both call `make`; the later value is kept. An exception of `make` is raised and nothing is kept.
         """
         with self._guard:
             if key in self._entries:

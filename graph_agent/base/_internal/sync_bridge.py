@@ -257,7 +257,8 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     The coroutine has the caller's context variables. An exception in the waiting thread, e.g. `KeyboardInterrupt`,
     cancels the coroutine and waits for its end, at most `2 * GRACE_S` seconds. If the waiting thread runs a call of
-    `call_in_thread`, the cancellation of that call also cancels the coroutine.
+    `call_in_thread`, the cancellation of that call also cancels the coroutine; one before the start raises
+    `CancelledError`.
     """
 
     @functools.wraps(coroutine)

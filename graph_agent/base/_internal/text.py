@@ -162,7 +162,7 @@ REASONING = "<think>"
 
 
 def after_reasoning(text: str) -> str:
-    """Return the text after reasoning between `<think>` and `</think>`.
+    """Return the text after the last `</think>`, which ends reasoning that begins with `<think>`.
 
     All of the text if there is no reasoning, and an empty text while the reasoning is not closed.
     """

@@ -75,7 +75,8 @@ def _prefix(session_id: str) -> str:
 def _notes(rows: Iterable[tuple[str, Any]]) -> list[ControlMessage]:
     """Convert rows of key and value to notes, in the order of the rows.
 
-    A value is a dict, or JSON text in SQLite. Values of another form, and dicts that are no note, are left out.
+    A value is a dict, or JSON text in SQLite. Values of another form, and dicts that are no note, are left out. Raises
+    `ValueError` for a text that is no JSON.
     """
     values = ((key, json.loads(value) if isinstance(value, str | bytes) else value) for key, value in rows)
     notes = (note_from(key, value) for key, value in values if isinstance(value, dict))

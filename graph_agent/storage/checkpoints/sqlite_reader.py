@@ -252,8 +252,8 @@ _PUT = "INSERT OR REPLACE INTO store (prefix, key, value) VALUES (?, ?, ?)"
 def put_item(file: Path, namespace: tuple[str, ...], key: str, value: Mapping[str, Any]) -> bool:
     """Store `value`, plain JSON, as the item `key` of a namespace in the Store of a file, over a new connection.
 
-    An existing item is replaced. Returns False if the file has no Store yet. Raises `sqlite3.Error` if it cannot be
-    stored, e.g. if another process writes for `_WAIT_S` seconds.
+    An existing item is replaced. Returns False if the file has no Store yet; a missing file is created empty. Raises
+    `sqlite3.Error` if it cannot be stored, e.g. if another process writes for `_WAIT_S` seconds.
     """
     with closing(sqlite3.connect(file, timeout=_WAIT_S, isolation_level=None)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'store'").fetchone():
