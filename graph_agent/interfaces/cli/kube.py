@@ -38,9 +38,9 @@ def kube(
             """Write a part that occurs twice in full."""
             return True
 
-        def represent_str(self, text: str) -> yaml.ScalarNode:
+        def represent_str(self, data: str) -> yaml.ScalarNode:
             """Write a text of several lines as a block."""
-            return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
 
     Readable.add_representer(str, Readable.represent_str)
     typer.echo(yaml.dump_all(manifests(resource), Dumper=Readable, sort_keys=False, allow_unicode=True), nl=False)
