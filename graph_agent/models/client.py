@@ -467,7 +467,7 @@ class ModelClient:
         """Build the model with the options, the tools and the response format of a request, by the endpoint's rules.
 
         Options that the endpoint refuses are left out, a tool choice without tools, too. In text mode, a stop sequence
-        ends invented results, unless a schema is sent.
+        ends invented results, unless a schema is sent. Raises the errors of `bind_tools`.
         """
         options = with_options(settings, self.options)
         for name in rules.left_out:

@@ -100,9 +100,10 @@ class PrefixedChatModel(BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         """Yield the prefix, then the chunks of the reply to the wrapped request, after a blank line.
 
-        Before the reply's first token, a failed request is repeated, then sent to another model; if none is left, only
-        the prefix is yielded. After it, the stream ends. In both cases the error is stored in `failure`. A cancellation
-        is raised, after the received part is recorded.
+        Before the reply's first token, a failed request is repeated (not after a timeout), then sent to another model;
+        if none is left, only the prefix is yielded. A server that ignores streaming is asked again without it. After
+        the first token, an error ends the stream. The error without a remedy is stored in `failure`. A cancellation is
+        raised, after the received part is recorded.
         """
         yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
         started = False

@@ -64,6 +64,7 @@ class PromptTemplate:
 
         Raises:
             UndefinedError: The value of a used variable is missing (Jinja's error).
+            Exception: An expression of the template raised it.
         """
         return self._template.render(**values).strip()
 
@@ -102,6 +103,9 @@ class Prompts:
         Args:
             prompt: Name of the prompt, a key of `VARIABLES`.
             values: A value for each variable of the prompt.
+
+        Raises:
+            Exception: The errors of `PromptTemplate.render`.
         """
         return self._templates[prompt].render(**values)
 

@@ -228,7 +228,7 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 def _strict(node: Any) -> dict[str, Any]:
     """Return the strict form of a part of a schema; raise `_NotStrictError` if it has none.
 
-    - A local reference stays without the keywords beside it. The alternatives of `anyOf`, else of `oneOf`, become
+    - A local reference stays, without its other keywords. The alternatives of `anyOf`, else of `oneOf`, become
       `anyOf`. The keywords in `_KEPT` and the formats in `_FORMATS` stay, and all others are dropped, such as `default`
       and `uniqueItems`.
     - A part has no strict form if it has a keyword of `_NOT_STRICT`, such as `allOf`; if its reference is not local; if

@@ -87,7 +87,9 @@ class StructuredPlanner:
     ) -> AIMessage:
         """Request one plan and return the reply, unparsed. Its tokens do not enter the message stream.
 
-        A plan that was cut off at the length limit is returned, even if the client raises an error for it.
+        A plan that was cut off at the length limit is returned, even if the client raises an error for it. If the
+        provider refuses the method, the temperature or another part of the request, or ignores the schema, later
+        requests avoid that, and a refused request is sent again without it.
 
         Args:
             request: System prompt and history.
@@ -203,7 +205,7 @@ class StructuredPlanner:
         """Build the model with the options, and the schema or the tool, of a request for a plan.
 
         Stop sequences are left out, because they would cut the JSON. The temperature is 0 unless the settings have one
-        or `zero_temperature` is False.
+        or `zero_temperature` is False. Raises the errors of `bind_tools`.
 
         Args:
             method: How the plan is requested: by schema, by a tool, or in text.

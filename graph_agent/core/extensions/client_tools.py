@@ -27,7 +27,8 @@ def call_client_tool(call: Call) -> CallResult:
 
     At the first execution this raises LangGraph's `GraphInterrupt`, whose value is the call. The value that resumes the
     run is a `ClientResult` (a dict with `content`); any other value is converted to text and counts as success. In a
-    `ClientResult`, only the status `error` makes an error, and any content but a list of blocks becomes text.
+    `ClientResult`, only the status `error` makes an error, and any content but a list of blocks becomes text. Raises
+    `ValueError` for an answer that is nested too deeply.
     """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:

@@ -439,7 +439,7 @@ def read_output(
     the results of the wave, and go to a node of a parent graph. Without a message for the call, and if anything else is
     requested, such as a result of another call, the result is an error without effects. It is an error with them if the
     value's text is only a memory address. `given` is what the tool's own code returned, if recorded; a value that is no
-    text is stored as JSON.
+    text is stored as JSON. Raises `ValueError` for content blocks or an artifact that are nested too deeply.
     """
     if isinstance(returned, str):
         return CallResult(clean(returned))

@@ -329,7 +329,8 @@ class Toolbox:
         """Replace the tools and `names` by the current ones of the sources, if a source has changed; `schemas` is not
         updated.
 
-        The mappings are changed in place, because copies of this toolbox share them.
+        The mappings are changed in place, because copies of this toolbox share them. Raises `ConfigError` for a tool
+        that cannot be offered.
         """
         if self._live.versions == self._versions:
             return

@@ -95,7 +95,7 @@ class WebSearchInterception(LoopHook):
         """Run one search and return its result message.
 
         It is an error result if the query is no text or blank, if the search fails (which is logged), or if it returns
-        an object without a text. An empty text becomes `Nothing was found.`
+        an object without a text, or one that cannot be converted to text. An empty text becomes `Nothing was found.`
         """
         query = call["arguments"].get("query")
         if not isinstance(query, str) or not query.strip():
@@ -103,10 +103,10 @@ class WebSearchInterception(LoopHook):
             return _result(call, fault, failed=True)
         try:
             found = await self._run(query)
+            text = clean(as_text(found))
         except Exception as error:  # noqa: BLE001 - a search may raise anything; the error is a result for the model
             log_user_error(logger, "The search of a hook", error)
             return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
-        text = clean(as_text(found))
         if (kind := textless_in(found, text)) is not None:
             return _result(call, textless_fault("The search", kind), failed=True)
         return _result(call, text or "Nothing was found.")

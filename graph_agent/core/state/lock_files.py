@@ -130,7 +130,10 @@ class LockFile:
         return True
 
     def unlock(self, session_id: str) -> None:
-        """Unlock the byte of a session; nothing happens if this object has not locked it."""
+        """Unlock the byte of a session; nothing happens if this object has not locked it.
+
+        Raises `SessionLockError` if the system call fails.
+        """
         if session_id in self.locked:
             self.locked.discard(session_id)
             self._set(fcntl.LOCK_UN, session_id)

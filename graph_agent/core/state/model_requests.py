@@ -285,7 +285,7 @@ def _digest(text: str) -> str:
 def _as_json(part: Any) -> Any:
     """Return a message or a tool as plain JSON. A message has the fields of `ModelRequest.messages`.
 
-    Facts of the memory are replaced by their ids.
+    Facts of the memory are replaced by their ids. Raises `ValueError` for content that is nested too deeply.
     """
     if isinstance(part, Mapping):
         return to_json_safe(dict(part))

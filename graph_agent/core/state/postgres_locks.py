@@ -330,6 +330,7 @@ class AdvisoryLocks:
         """Acquire a lock again over a new connection; return why its run cannot continue, as text; empty if it can.
 
         It cannot if another process has the lock, or has continued the session meanwhile; the lock is then not held.
+        Raises `psycopg.OperationalError` if a query fails.
         """
         if first_row(connection, _TAKE, self._key(session_id)) != ["t"]:
             return _TAKEN.format(session_id)

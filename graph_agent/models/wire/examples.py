@@ -48,8 +48,9 @@ def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -
     """Return messages for text mode that show how to call the tools, and how to answer without a call; empty if there
     are no tools.
 
-    With `prose` and `object`, the calls are framed by a greeting and two questions with answers, and one call has a
-    result and an answer. The last turns are calls, because a small model repeats the form of the turns next to the
+    With `none`, there are only calls; with `result` and `result object`, one call with its result and an answer. With
+    `prose` and `object`, a greeting and two questions with answers come first and between the calls, and one call has a
+    result and an answer; the last turns are calls, because a small model repeats the form of the turns next to the
     question. The same tools give the same messages.
 
     Args:
@@ -244,9 +245,9 @@ class _Values:
     def _value(self, schema: Any, root: Mapping[str, Any], level: int) -> tuple[Any, bool]:
         """Return a value that fits a schema, and whether it contains a text that is not in the schema.
 
-        In this order: `const`, `default`, the first of `enum` or `examples`, the target of a reference, the first
-        alternative, a value of the type. A schema that is no dict, is nested too deeply or has no type gets an invented
-        text.
+        In this order: `const` and `default` unless they are null, the first of `enum` or `examples`, the target of a
+        reference, the first alternative or part of `allOf`, a value of the type. A schema that is no dict, is nested
+        too deeply or has no type gets an invented text.
         """
         if not isinstance(schema, dict) or level > _MOST_LEVELS:
             return next(self._names), True

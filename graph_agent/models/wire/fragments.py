@@ -103,8 +103,9 @@ class CallAssembler:
     def add(self, piece: ToolCallChunk) -> bool:
         """Assign one fragment to its call, in place; return False if it belongs to no call.
 
-        A fragment with a known id, or at the index of a call, continues that call; else one with an id or a name opens
-        a call. Other arguments set `has_homeless`.
+        A fragment with a known id, or at the index of a call, continues that call unless it begins another one (see
+        `_home_of`). Else one with an id or a name opens a call; a name alone does not if calls of this name have ids.
+        Other arguments set `has_homeless`.
         """
         id_, name, given, text = piece["id"] or "", piece["name"] or "", piece["index"], piece["args"] or ""
         if id_ in _NO_IDS:

@@ -144,7 +144,8 @@ class _Converter:
         """Return a value as a valid schema, without keywords that providers refuse; the value is not changed.
 
         A string is the name of a type, or else a description; other values than dicts become `{}`, which accepts
-        anything.
+        anything. An array without `items` gets them from `prefixItems`, null leaves an `enum` with other values, and a
+        property's own `required: true` enters the list `required`, in which only known properties stay.
 
         Args:
             given: The value, at any level of the original schema.

@@ -221,6 +221,18 @@ async def test_a_search_of_a_hook_that_returns_an_object_is_an_error(value: Call
     assert await result_of(None, [call], hooks=[hook]) == expected("The search", kind)
 
 
+async def test_a_search_of_a_hook_that_returns_an_object_whose_text_fails_is_an_error() -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    hook = WebSearchInterception(lambda query: [Broken()])
+
+    status, text = await result_of(None, [asks(("c1", "web_search", {"query": "x"}))], hooks=[hook])
+
+    assert (status, text.startswith("The search failed: ")) == ("error", True)
+
+
 class Helper:
     name = "helper"
     description = "Helps."

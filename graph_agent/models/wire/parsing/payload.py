@@ -240,8 +240,10 @@ def payload_of(page: tags.ParsedText, call: FamilyCall | None) -> Payload | None
 
 
 def read_function(page: tags.ParsedText, name: str, start: int) -> Payload | None:
-    """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call. A
-    value that is no JSON is text; one that the text cuts off is recorded as unclosed.
+    """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call.
+
+    A value that is no JSON (see `_typed`), or whose tag has `string="true"`, is text, without the marks of CDATA. One
+    that the text cuts off is recorded as unclosed.
 
     Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
 
@@ -394,7 +396,8 @@ def _pairs(page: tags.ParsedText, start: int) -> tuple[dict[str, Any], int, bool
 
 
 def _typed(text: str) -> Any:
-    """Convert a parameter written as text: clear JSON or a Python literal to its value, other text unchanged.
+    """Convert a parameter written as text: clear JSON or a Python literal to its value; other text loses only one line
+    end at each side.
 
     A number is converted only if its ``repr`` is the same text, so ``1.10`` and ``007`` remain text. So do ``NaN``,
     ``Infinity`` and ``1e999`` on their own, because they may be words; inside an object or a list they are numbers.
