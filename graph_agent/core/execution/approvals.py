@@ -224,8 +224,8 @@ def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
 
     Returns:
         For a question in words: `{"type": "delegation_input", "id": …, "question": …, "delegate": …}`. An approval
-        request keeps its own keys, and gets `delegate` and `delegation` (the call's id). The descriptions of its
-        actions begin with the delegate's name, for interfaces that show only descriptions.
+        request keeps its own keys, and gets `delegate` and `delegation` (the call's id), with a text also `question`.
+        The descriptions of its actions begin with the delegate's name, for interfaces that show only descriptions.
     """
     delegate = delegate_name(call["name"])
     value: dict[str, Any] = {}

@@ -97,8 +97,8 @@ def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shorte
 def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
     """Return the request without its oldest messages, replaced by one note; None if nothing can be removed.
 
-    Nothing can be removed if the request has only the newest input and the newest wave of calls, if the message at the
-    cut has no id, or if the result would not be shorter.
+    Nothing can be removed if the request has only the newest input and the newest message or wave of calls, if the
+    message at the cut has no id, or if the result would not be shorter.
 
     Args:
         messages: The request: system prompt, then the conversation, each call directly followed by its results.

@@ -330,7 +330,8 @@ class Exchange:
         Args:
             type_: The event's type.
             fields: The event's own fields.
-            purpose: What the reply of the request is for; an event of planning belongs to the next step.
+            purpose: What the reply of the request is for; an event of planning, except a warning, belongs to the next
+                step.
         """
         if type_ == "warning":
             self.warn(**fields)

@@ -49,7 +49,7 @@ async def prepare(
     Raises:
         HookError: A hook with `on_error = "fail"` failed.
         UserError: The model refused the request for a summary for a reason that the user must fix.
-        LimitMetError: The summary has used up a budget.
+        LimitMetError: After a summary, a budget or the limit of turns forbids a plan.
     """
     request = exchange.request
     if request.settings.record_requests:
@@ -86,8 +86,8 @@ async def request_plan(
         HookError: A hook with `on_error = "fail"` failed.
         RefusedError: The model or its provider refused; the error's message is the answer.
         PlanningError: A structured plan is still invalid after its repair.
-        LimitMetError: A limit forbids the repair of an invalid structured plan, or a rerun that a hook requests; or a
-            summary has used up a budget.
+        LimitMetError: A limit forbids the repair of an invalid structured plan, a rerun that a hook requests, or a plan
+            after a summary.
         UserError: The model refused the request for a summary for a reason that the user must fix.
         Exception: The error of the last provider.
     """

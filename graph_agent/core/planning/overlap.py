@@ -45,7 +45,7 @@ def overlap_of(request: NextRequest) -> PlanningOverlap | None:
 
 async def end_predictions(update: PlanUpdate) -> None:
     """Cancel and drop the run's predicted plans, and add what their requests used and recorded to a pass through `plan`
-    that asks for no plan.
+    that asks for no plan. Raises the errors of `NextRequest.of`.
     """
     # Imported here: few agents predict plans.
     from graph_agent.core.planning.predicted_plan import predictions_of

@@ -39,9 +39,9 @@ async def through_cache(
 ) -> Planned:
     """Return the plan of an equal earlier request from the agent's cache; otherwise call `ask` and store its plan.
 
-    The calls of a cached plan have the ids of the original plan. A plan with a `fault` in a call, or from a reply that
-    was cut off, is not stored. If the cache itself fails, a warning is logged, and the model is asked or the plan not
-    stored.
+    The calls of a cached plan have the ids of the original plan; it has no usage, and `cached` in `extra`. A plan with
+    a `fault` in a call, or from a reply that was cut off, is not stored. If the cache itself fails, a warning is
+    logged, and the model is asked or the plan not stored.
 
     Args:
         request: The request, of an agent that has a cache and settings that use it.

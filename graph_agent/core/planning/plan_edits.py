@@ -139,7 +139,7 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
     emit progress for each.
 
     Calls that may repeat the effect of an earlier call are marked as uncertain. The node `approve`, which runs next,
-    interrupts the graph with the request.
+    interrupts the graph with the request. Delegations that wait for a person become ready, and ask at the same time.
 
     Args:
         update: The pass through `plan`, which is changed.

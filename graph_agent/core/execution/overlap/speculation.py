@@ -117,8 +117,8 @@ class Speculation:
             telemetry.observer.speculation(work.source, "used", work.ran_s, work.cost)
 
     def drop(self, work: SpeculativeWork) -> None:
-        """Cancel work, and count it, its seconds and its cost as of no use; also report this to the telemetry observer,
-        if there is one.
+        """Cancel work that is open or was taken, and count it, its seconds and its cost as of no use; also report this
+        to the telemetry observer, if there is one. Each call counts.
         """
         self._open.pop(work, None)
         work.cancel()
