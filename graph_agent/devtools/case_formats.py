@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ _OUTPUT_KEYS = ("answer", "output", "expected_output", "completion", "text")
 
 
 def read_cases(path: str | Path) -> CaseFile:
-    """Read a file of cases; its format is found by its content.
+    """Read a file of cases; its format is found by its suffix and its content.
 
     A file `.jsonl` is LangSmith's, YAML whose cases have the key `inputs` is that of pydantic-evals, and any other is
     this package's own.
@@ -237,18 +237,18 @@ def _evaluator(given: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the name of an evaluator and its arguments, which are empty without any.
 
     The forms are `NAME`, `{NAME: ARGUMENTS}` and `{"name": NAME, "arguments": ARGUMENTS}`. A single argument without a
-    name has the key `""`.
+    name, or the first one of a list, has the key `""`. Any other form is returned as text in place of the name.
     """
     if isinstance(given, Mapping) and set(given) == {"name", "arguments"}:
         given = {given["name"]: given["arguments"]}
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or len(given) != 1:
         return str(given), {}
     ((name, values),) = given.items()
     if values is None:
         return str(name), {}
     if isinstance(values, Mapping):
         return str(name), values
-    return str(name), {"": values[0] if isinstance(values, Sequence) and not isinstance(values, str) else values}
+    return str(name), {"": values[0] if isinstance(values, list | tuple) and values else values}
 
 
 _EVALUATORS = ("EqualsExpected", "Equals", "Contains", "MaxDuration", "LLMJudge", "IsInstance")
@@ -260,6 +260,9 @@ def _add_check(
     name: str, values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]
 ) -> None:
     """Add the counterpart of an evaluator to the checks of a case; an evaluator that cannot fail adds nothing.
+
+    `EqualsExpected` without an expected output is one. A check replaces the one that an evaluator of the same kind has
+    added before, except that each `Contains` adds a text; one that ignores case becomes the pattern, and so replaces.
 
     Args:
         name: The evaluator, one of `_EVALUATORS`.
