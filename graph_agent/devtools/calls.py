@@ -143,7 +143,7 @@ def compare_calls(
 
     Args:
         expected: The expected calls. A sequence within them is one whole wave. If there is any, each call outside of a
-            sequence is a wave, too.
+            sequence is a wave, too. With another order than `waves`, the calls in sequences count one by one.
         actual: The calls of the run, in the order planned.
         order: What must be in order, see `assert_calls`.
 
@@ -293,7 +293,7 @@ def assert_calls(
         run: A result, or several in their order; or events, such as `await session.events()`, for all inputs.
         expected: The calls, which must have run if they name no status. An argument may be `ANY`, or what `contains`
             returns. A list within the list is one whole wave (the calls of one plan). If there is any such list, each
-            call outside of the lists is a wave, too.
+            call outside of the lists is a wave, too. With another `order` than `waves`, such lists have no effect.
         order: `waves`: the calls in this order, but free within a wave of the run; `exact`: in the order planned;
             `any`: all of them, in any order; `subset`: at least these, in any order.
         partial: Whether calls may have further arguments. Default: False.
@@ -301,6 +301,7 @@ def assert_calls(
     Raises:
         AssertionError: At the first difference, with its wave, call, JSON path and both values, and the calls made.
         ConfigError: If `run` or an expected call has another form.
+        ValueError: If an expected argument is an invalid matcher.
     """
     # pytest then shows the line of the test, not this function.
     __tracebackhide__ = True

@@ -96,7 +96,8 @@ class RecordedTest:
     def close(self, *, passed: bool) -> None:
         """End the test: store its recorded sessions if it `passed`; compare the replayed ones with their recordings.
 
-        A recording is not changed by a failed test. Replays are compared in either case.
+        A recording is not changed by a failed test. Replays are compared in either case. After a session that differs,
+        the test's further sessions are not compared.
 
         Raises:
             AssertionError: A replay differs from its recording; the message has the first difference and the command

@@ -180,7 +180,7 @@ class Recording:
     """What the session does not have stored, one sentence each."""
 
     def input(self, number: int) -> RecordedInput:
-        """Return an input by its number; -1 is the newest.
+        """Return an input by its number, from 1; negative numbers count from the newest, which is -1.
 
         Raises:
             InputError: If there is no such input.

@@ -270,7 +270,9 @@ def result(
 ) -> Result:
     """Return the recorded result of a call, for a script.
 
-    A call gets it if it has this name and these arguments; of several such results, that with its id comes first.
+    A call gets it if it has this name and these arguments; of several such results, that with its id comes first. With
+    none of `returns`, `content`, `error`, `invalid`, `unknown`, `stops` and `waits`, it is an empty text. Of `error`,
+    `invalid` and `unknown`, the first in this order decides the status.
 
     Args:
         step: Number of the step, within its input.

@@ -121,7 +121,8 @@ async def replay(
 
     Raises:
         ConfigError: If the graph is no agent, or one of `tools` may write.
-        InputError: If there is no such input or step.
+        InputError: If there is no such session, input or step.
+        DamagedSessionError: If a part of the stored session is missing.
     """
     if isinstance(recording, Session):
         recording = await read_recording(recording.saver, recording.id)

@@ -142,6 +142,7 @@ def _write_report(config: str, db: str | None, results: list[CheckResult]) -> No
     """Write the results and a description of the agent and its environment as `graph-agent-report-TIME.json`.
 
     The file is in the current folder, and replaces one of the same second. Its path is printed on standard error.
+    Raises `OSError` if the file cannot be written.
 
     Args:
         config: Path of the agent file.

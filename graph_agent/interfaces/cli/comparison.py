@@ -79,6 +79,9 @@ async def _rows(address: str, field: str) -> tuple[list[list[InputRow]], list[st
     Returns:
         A list of the ended inputs for each session that can be read; the ids of sessions whose newest input has not
         ended; and pairs of the id of a session that cannot be read and the reason.
+
+    Raises:
+        ConfigError: The database does not exist, cannot be opened, or is `memory:`.
     """
     from graph_agent.base.errors import GraphAgentError
     from graph_agent.devtools.statistics import rows_of

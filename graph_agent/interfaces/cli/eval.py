@@ -213,6 +213,7 @@ def _export(file: CaseFile, export: str) -> None:
 
     Raises:
         ConfigError: The format is unknown, or no file is named.
+        OSError: The file cannot be written.
     """
     from typing import get_args
 

@@ -121,6 +121,7 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
 
     Raises:
         InputError: The database has no such session.
+        ConfigError: The database does not exist or cannot be opened.
     """
     from dataclasses import asdict
 

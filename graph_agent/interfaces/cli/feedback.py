@@ -100,7 +100,8 @@ async def _give(address: str, session_id: str, rating: Rating, options: dict[str
         The number of the answer's event, and the answer as a case; None in place of the case unless `evaluate` is set.
 
     Raises:
-        InputError: There is no such session or answer.
+        InputError: There is no such session or answer, or the note is too long.
+        ConfigError: The database cannot be opened.
     """
     from graph_agent.session.feedback import give_feedback
     from graph_agent.storage.checkpoints.open import open_saver

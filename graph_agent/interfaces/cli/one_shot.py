@@ -106,7 +106,8 @@ class InputRunner:
         """Run one input and the messages that are queued behind it; return the exit status.
 
         Open questions of the run are answered by `ask`; an answer that the session refuses is asked for again. The
-        status is 0; 1 if a run failed or was aborted; 4 if a question stays open; 130 after Ctrl-C.
+        status is 0; 1 if a run failed or was aborted; 4 if a question stays open; 130 after Ctrl-C. An exception of the
+        session is raised.
 
         Args:
             session: The session of the input.
@@ -152,7 +153,8 @@ class InputRunner:
         (see `run`).
 
         An answer that the session refuses (`InputError`) is printed, and the questions are asked again. After Ctrl-C no
-        question is asked. If `ask` leaves the questions open, the command that answers them is printed.
+        question is asked. If `ask` leaves the questions open, the command that answers them is printed. Any exception
+        of the first run, and any but `InputError` of a later one, is raised.
 
         Args:
             session: The session of the run.
@@ -277,8 +279,8 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
 async def _questions(questions: Sequence[tuple[str, bool]], err: Terminal) -> AsyncIterator[tuple[str, bool]]:
     """Yield each question with whether to print it.
 
-    If `questions` is empty, yield each non-blank line of standard input until its end, not to be printed. If standard
-    input is a terminal, a prompt is printed on `err` before each line.
+    If `questions` is empty, yield each non-blank line of standard input until its end, without white space around it
+    and not to be printed. If standard input is a terminal, a prompt is printed on `err` before each line.
     """
     for question in questions:
         yield question

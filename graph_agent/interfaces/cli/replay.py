@@ -228,6 +228,8 @@ def _version(prompt: Path | None) -> str:
 def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
     """Import the tools of the options `NAME=MODULE:ATTRIBUTE`, and return them by the name in the option.
 
+    Of several options with one name, the last counts.
+
     Raises:
         ConfigError: An option has another form, or the attribute cannot be imported or is no tool.
     """

@@ -152,7 +152,7 @@ def _converse(settings: Settings, questions: Sequence[str]) -> None:
     """Ask the questions, or hold a conversation if there are none, and exit with the status. Never returns.
 
     At a terminal, a conversation without `--json` has a line editor; otherwise each line of standard input is a
-    message. With `--json`, an error that ends the command is also printed as an object.
+    message. With `--json`, a `GraphAgentError` that ends the command is also printed as an object.
 
     Args:
         settings: The agent, and how to print.

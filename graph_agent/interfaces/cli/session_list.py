@@ -114,6 +114,9 @@ async def _summaries(
         user: Name of the user; None for the sessions of all users.
         limit: Maximum number of sessions; None for all.
         accepts: Returns whether a session is listed; None for all.
+
+    Raises:
+        ConfigError: The database does not exist, cannot be opened, or is `memory:`.
     """
     from graph_agent.session.activity import group_of
     from graph_agent.session.history import summarize_sessions

@@ -257,7 +257,8 @@ def rm(
 def _output(path: Path | None) -> Iterator[TextIO]:
     """Yield the stream to write an export to: standard output for None and `-`, otherwise a new file at `path`.
 
-    An exception within the context deletes the file. Raises `InputError` if the file exists or cannot be written.
+    An exception within the context deletes the file. Raises `InputError` if the file exists or cannot be written, and
+    in place of any `OSError` within the context.
     """
     if path is None or path == _STANDARD:
         yield sys.stdout
