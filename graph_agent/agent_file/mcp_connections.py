@@ -29,8 +29,8 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
 def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return a connection with its paths resolved relative to the agent file's folder, and its variables replaced.
 
-    A stdio server starts in that folder, so that relative arguments resolve there; the files among its command and
-    arguments are recorded as ones that the agent's tools must not change.
+    A stdio server starts in that folder, or in its `cwd`, so that relative arguments resolve there; the files among its
+    command and arguments are recorded as ones that the agent's tools must not change.
 
     Args:
         name: Name of the server.
@@ -45,7 +45,8 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
         raw = {**raw, "roots": [str(spec.folder / root) if isinstance(root, str) else root for root in roots]}
     if raw.get("transport") != "stdio":
         return _with_variables(name, raw)
-    folder = spec.folder / cwd if isinstance(cwd := raw.get("cwd", "."), str) else spec.folder
+    cwd = "." if (given := raw.get("cwd")) is None else given
+    folder = spec.folder / cwd if isinstance(cwd, str) else spec.folder
     args = raw.get("args")
     for part in (raw.get("command"), *(args if isinstance(args, list | tuple) else ())):
         if isinstance(part, str):

@@ -143,6 +143,15 @@ def test_addresses_of_mcp_servers_refer_to_variables(tmp_path: Path, monkeypatch
     }
 
 
+@pytest.mark.parametrize(("given", "folder"), [({}, ""), ({"cwd": None}, ""), ({"cwd": "sub"}, "sub")])
+def test_a_stdio_server_starts_in_the_folder_of_its_agent_file(
+    tmp_path: Path, given: dict[str, Any], folder: str
+) -> None:
+    spec = load_spec(agent_file(tmp_path, mcp_servers={"s": {"transport": "stdio", "command": "cat", **given}}))
+
+    assert mcp_connections(spec, {})["s"]["cwd"] == str(tmp_path / folder)
+
+
 def test_an_address_with_an_unset_variable_is_refused(tmp_path: Path) -> None:
     headers = {"Authorization": "Bearer sk-secret ${NOT_SET}"}
     spec = load_spec(
