@@ -144,11 +144,13 @@ class ExpectedAnswer(_Part):
     def _check_regex(cls, pattern: str | None) -> str | None:
         """Return the pattern, or None, unchanged; raise `ValueError` if it is invalid, too large, or has the flag x.
 
-        Nesting that is too deep raises `RecursionError`, a repeat count that is too large `OverflowError`. The pattern
-        is not compiled.
+        The pattern is not compiled.
         """
-        if pattern is not None:
-            check_pattern(pattern)
+        try:
+            if pattern is not None:
+                check_pattern(pattern)
+        except (OverflowError, RecursionError) as error:
+            raise ValueError(f"the pattern cannot be used: {error}") from None
         return pattern
 
     @field_validator("json_schema")

@@ -125,7 +125,7 @@ def check_matchers(expected: Any) -> None:
         kind, given = matcher
         try:
             _fits(kind, given, "")
-        except (ConfigError, re.error, TypeError) as error:
+        except (ConfigError, re.error, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{{{kind}: {given!r}}}: {error}") from None
         return
     if isinstance(expected, Mapping):

@@ -134,3 +134,13 @@ def test_metadata_of_langsmith_that_is_no_object_is_kept_under_a_key(tmp_path: P
     (tmp_path / "a.jsonl").write_text('{"name": "a", "inputs": "Hi", "metadata": ["x"]}')
 
     assert read_cases(tmp_path / "a.jsonl").cases[0].metadata == {"metadata": ["x"]}
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999999999999}", "(" * 3000 + ")" * 3000])
+@pytest.mark.parametrize("of_call", [True, False])
+def test_a_pattern_that_cannot_be_parsed_is_refused(pattern: str, of_call: bool) -> None:
+    call = {"name": "search", "arguments": {"text": {"$matches": pattern}}}
+    expect: dict[str, Any] = {"calls": [call]} if of_call else {"answer": {"regex": pattern}}
+
+    with pytest.raises(ConfigError, match=r"^Cases: cases\.0\.expect\."):
+        parse_cases({"cases": [{"name": "a", "input": "Hi", "expect": expect}]}, "Cases")
