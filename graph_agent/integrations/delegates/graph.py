@@ -521,7 +521,8 @@ class BackgroundRuns:
     async def wait(self, task: BackgroundTask) -> None:
         """Wait until a task's session has no running input; without a saver, return at once.
 
-        A run of this event loop is awaited. For any other, never ends for a task whose question was returned.
+        A run of this event loop is awaited. Otherwise the saver is asked every `POLL_S` seconds, and a task whose
+        question was returned is waited for without end.
         """
         saver, session_id = self._saver(), task["session_id"]
         run = _run_of(session_id)

@@ -419,7 +419,7 @@ class Questions:
 
         It is the only running call, or the only one without an open question. If each call without an open question has
         one that is not assigned, they are assigned in order. None if no call runs, if several run that all have
-        questions, or, with a warning, if such calls are of several sessions.
+        questions, or, with a warning, if the calls without one are of several sessions or of none.
         """
         mark = object()
         self._unassigned.append(mark)

@@ -190,8 +190,8 @@ class Memory:
         Args:
             caller: Id of the user.
             content: The text.
-            id_: Id of the fact to replace, or to create if it does not exist; None for a new id. A fact of another
-                caller with the same id is not touched.
+            id_: Id of the fact to replace, or to create if it does not exist; None or empty for a new id. A fact of
+                another caller with the same id is not touched.
             untrusted: The parts of the text that come from untrusted text, as `Fact.untrusted` has them.
 
         Raises:
