@@ -234,7 +234,8 @@ class StructuredPlanner:
         return Binding(model, options)
 
     def _choice(self, rules: WireRules) -> Any:
-        """Return the tool choice that requires the plan's tool; None if the endpoint supports no required tool."""
+        """Return the tool choice that requires the plan's tool, by its name or else by requiring any tool; None if the
+        endpoint or the model's class supports neither."""
         if not rules.choice_forced:
             return None
         named = choice_of(self.model, self.tool) if rules.choice_named else None

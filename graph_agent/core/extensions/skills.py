@@ -46,14 +46,14 @@ Found = dict[Path, tuple[int, int, int]]
 
 
 def open_skills(folders: Sequence[str | Path]) -> SkillSet:
-    """Return the skills in some folders.
+    """Return the skills in some folders, and register the folders as ones that the agent's own tools must not change.
 
     Args:
         folders: Paths, each of a skill or of a folder that holds skills; relative to the working directory.
 
     Raises:
-        ConfigError: `folders` is no list of paths, a folder holds no skill, a skill is invalid, or two have the same
-            name.
+        ConfigError: `folders` is no list of paths, a folder is missing or holds no skill, a skill is invalid, or two
+            have the same name.
     """
     if isinstance(folders, str | Path) or not isinstance(folders, Sequence):
         raise ConfigError(f"skills={folders!r}: give a list of folders, such as ['skills'].")

@@ -138,7 +138,8 @@ class SessionLocks:
     def _take(self, place: Hashable, session_id: str) -> bool:
         """Lock a session within this process, and its byte if its place is a file; False if either is taken.
 
-        A byte that is taken is tried again after 2 ms. Raises `SessionLockError` if the lock file cannot be used.
+        A byte that is taken is tried again after 2 ms. Raises `SessionLockError` if the lock file cannot be used, and
+        `ConfigError` if the SQLite file has hard links.
         """
         if (place, session_id) in self._held:
             return False

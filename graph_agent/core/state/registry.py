@@ -350,7 +350,7 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     """Create the run of an entry point from the `configurable` values of a config.
 
-    If a run surrounds it, that is its parent, and its input has the mark and the warnings of the parent's input.
+    If a run surrounds it, that is its parent. The input has the mark and warnings of a parent that is a `RunHandle`.
     """
     handle = handle_of(configurable)
     identity, parent = RunIdentity(str(configurable.get("thread_id", ""))), handle.run or handle.parent
@@ -464,7 +464,7 @@ async def locked_session(place: Hashable, run: Run, *, dispatched: bool = False)
 async def _take(key: tuple[Hashable, str]) -> bool:
     """Acquire the lock of a session, given by place and id; False if another run has it.
 
-    An SQLite file that is missing is created first. A cancelled caller leaves no lock behind.
+    The lock file of an SQLite file is created first if it is missing. A cancelled caller leaves no lock behind.
     """
     if isinstance(key[0], Path) and is_missing(key[0]):
         # `langgraph dev` refuses the removal of a file on the event loop.

@@ -282,7 +282,7 @@ def loop_of_new_input(last: LoopState, own: Mapping[str, Any]) -> LoopState:
     """Return the loop state at the beginning of an input.
 
     Session-wide keys are kept, the others are reset. Configuration changes of the session are kept, except for fields
-    that the input's context sets, because these are newer. `approve` is that of the context, if set there.
+    that the input's context sets, because these are newer. `approve` is that of the context, if it has any there.
 
     Args:
         last: The loop state at the end of the input before; empty for the first input.

@@ -321,7 +321,7 @@ def _with_calls(
 
 
 def _without_call_blocks(reply: AIMessage) -> AIMessage:
-    """Return a copy of a reply without content blocks that contain a call."""
+    """Return a copy of a reply without content blocks that contain a call; the same object if its content is text."""
     content = reply.content
     if isinstance(content, str):
         return reply

@@ -318,8 +318,8 @@ def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
 def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
     """Return the change of a message's field `name` for `model_copy`; an empty dict if the name can stay.
 
-    Characters that OpenAI refuses are replaced by `_`. The name is removed where `accepted`, i.e. whether the endpoint
-    takes names, is False.
+    Characters that OpenAI refuses are replaced by `_`, and a longer name is cut to 64 characters. The name is removed
+    where `accepted`, i.e. whether the endpoint takes names, is False.
     """
     name = message.name
     if name is None or (accepted and SPEAKER.fullmatch(name)):

@@ -378,7 +378,7 @@ def _is_too_long(status: int | None, text: str) -> bool:
     """Whether an error of a server that is not listed means too many input tokens, by its words.
 
     One sentence must have a size of the input, a verb of excess and a limit. False if the text is about a rate, a quota
-    or a size in bytes, pixels or characters, and for other statuses than 400, 413, 422 and 500.
+    or a size in bytes, pixels or characters, and for other statuses than None, 400, 413, 422 and 500.
     """
     in_question = status is None or status in {400, 413, 422, 500}
     return in_question and _TOO_LONG.search(text) is not None and _OTHER_SIZES.search(text) is None

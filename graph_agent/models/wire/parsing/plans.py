@@ -150,8 +150,8 @@ _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
 
 
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
-    """Return the plan in a reply: from a call of `PLAN_TOOL`, from calls of the tools themselves, or from JSON in the
-    text.
+    """Return the plan in a reply: from a call of `PLAN_TOOL`, native calls of the tools, JSON in the text, or calls
+    written in the text. The first of these that the reply has counts.
 
     Prose without a plan becomes a plan with status `done`, no calls, and the prose as answer. A plan without calls
     whose answer was cut off at the token limit keeps the partial answer. Text before `</think>` is ignored. Of several
@@ -163,7 +163,8 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
         schema: Class of the plan, which may declare the type of `slots`.
 
     Raises:
-        PlanError: The plan was cut off, is no valid JSON, or does not fit `schema`; the text is for the model.
+        PlanError: The plan was cut off, is no valid JSON, or does not fit `schema`, or arguments of a call are no JSON
+            object; the text is for the model.
     """
     if (cut := cut_off(reply)) is not None:
         if cut == "length" and (partial := partial_answer(reply.text.rpartition("</think>")[2])) is not None:
