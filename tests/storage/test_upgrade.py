@@ -234,10 +234,12 @@ async def test_a_server_sends_clients_of_a_newer_session_elsewhere(
             http.post("/sessions/newer/steer", json={"text": "Be brief."}),
         ]
         answered = chat(http, "older", "More.")
+        listed = [each["id"] for each in http.get("/sessions").json()["sessions"]]
 
-    assert ([(each.status_code, each.headers["retry-after"]) for each in refused], answered.status_code) == (
+    assert ([(each.status_code, each.headers["retry-after"]) for each in refused], answered.status_code, listed) == (
         [(503, "1")] * 3,
         200,
+        ["older"],
     )
 
 

@@ -89,14 +89,13 @@ class Sessions:
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
         """Return the states of at most `limit` sessions, newest first, with the fields of `SessionInfo`.
 
-        The list begins after the session `after`, or with the newest for None. Sessions that are deleted meanwhile are
-        left out. Raises `ProblemError` (`not_found`) if `after` does not exist, and `NewerFormatError` or
-        `DamagedSessionError` if one of the sessions cannot be read.
+        The list begins after the session `after`, or with the newest for None. Sessions that cannot be read, or are
+        deleted meanwhile, are left out. Raises `ProblemError` (`not_found`) if `after` does not exist.
         """
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
             # Another request may delete a session meanwhile.
-            with suppress(ProblemError):
+            with suppress(ProblemError, NewerFormatError, DamagedSessionError):
                 found.append(await self.info(session_id))
         return found
 
