@@ -317,7 +317,9 @@ def _block(part: ChatPart) -> dict[str, Any]:
 
 
 def _text(message: ChatMessage) -> str:
-    """Return the texts and refusals of a message, joined without a separator; empty if it has no content."""
+    """Return the texts and refusals of a message, joined without a separator; empty if it has no content. Other parts,
+    such as images, are left out.
+    """
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "".join(part.text or part.refusal or "" for part in message.content)

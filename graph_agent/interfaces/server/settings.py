@@ -142,7 +142,10 @@ class ServerSettings(CheckedModel):
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the origins unchanged; raise `ValueError` if one is not an origin, such as a URL with a path."""
+        """Return the origins unchanged; raise `ValueError` if one is not an origin, such as a URL with a path.
+
+        `*`, `null` and `file://` are permitted, too.
+        """
         for each in origins:
             if not re.fullmatch(r"\*|null|file://|[a-z][a-z0-9+.-]*://[^/\s]+", each):
                 raise ValueError(f"{each!r} is no origin, which has no path; write e.g. 'https://my.page'")

@@ -224,3 +224,14 @@ def test_a_message_is_one_line_whatever_its_text(command: list[str]) -> None:
 
     assert [len(line.splitlines()) for line in lines] == [1, 1]
     assert "You said: 1\u20282\u20293\x854" in json.loads(lines[1])["result"]["content"][0]["text"]
+
+
+def test_a_cancellation_of_no_request_is_ignored(command: list[str]) -> None:
+    with started(command) as server:
+        send(server, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [1]}})
+        send(server, request("server/discover"))
+        assert server.stdout is not None
+        answer = server.stdout.readline()
+        server.communicate(timeout=60)
+
+    assert "supportedVersions" in answer

@@ -105,8 +105,8 @@ def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[c
 
 
 def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[str, str]]) -> str:
-    """Return the instructions of a run: the system messages of the request, then its context, joined by empty lines;
-    may be empty.
+    """Return the instructions of a run: the system messages of the request that are not blank, then its context, joined
+    by empty lines; may be empty.
 
     Args:
         messages: The messages of the request.

@@ -175,7 +175,8 @@ class Attempt:
         Args:
             token: Name of the thread or of the response.
             session: Id of the session; None for a request without a session.
-            ttl_s: Seconds to keep the record; None for the longer of the settings `pending_ttl_s` and `retry_ttl_s`.
+            ttl_s: Seconds to keep the record; None or 0 for the longer of the settings `pending_ttl_s` and
+                `retry_ttl_s`.
         """
         self.token, self.session = token, session
         settings = self.host.settings

@@ -390,7 +390,10 @@ def token_in(values: Mapping[str, Any]) -> str:
 
 
 def with_token(messages: Sequence[AnyMessage], token: str) -> list[AnyMessage]:
-    """Return messages, of which the last one, if it is the user's, has the id `token`; unchanged for an empty token."""
+    """Return messages, of which the last one, if it is the user's, has the id `token`; unchanged for an empty token.
+
+    Raises `ValueError` if there are no messages.
+    """
     *before, last = messages
     if token and isinstance(last, HumanMessage):
         last = last.model_copy(update={"id": token})

@@ -373,7 +373,9 @@ class _Connection:
         """
         if not isinstance(message, types.JSONRPCNotification) or message.method != "notifications/cancelled":
             return False
-        task = self._calls.get((message.params or {}).get("requestId"))
+        # A client may send any JSON value as the id.
+        id_ = (message.params or {}).get("requestId")
+        task = self._calls.get(id_) if isinstance(id_, str | int) else None
         return task is not None and task.cancel()
 
     async def _copy(self, answered: ObjectReceiveStream[SessionMessage]) -> None:

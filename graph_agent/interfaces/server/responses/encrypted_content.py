@@ -64,7 +64,7 @@ def encoded_summary(text: str) -> str:
 def compaction_note(content: str | None) -> HumanMessage:
     """Return the summary in the `encrypted_content` of a compaction item as a message of the user.
 
-    Raises `InvalidRequestError` if the content is missing, or from another server.
+    Raises `InvalidRequestError` if the content is missing, or this server has not made it of a summary.
     """
     found = _decoded(content or "")
     if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
