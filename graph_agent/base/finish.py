@@ -228,7 +228,8 @@ def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
 
 
 def _refusal_of(reply: AIMessage) -> str:
-    """Return OpenAI's refusal, from `additional_kwargs` or the content blocks; empty if there is none."""
+    """Return OpenAI's refusal: the text in `additional_kwargs` unless it is blank, else those of the content blocks,
+    joined; empty if there is none."""
     refusal: Any = reply.additional_kwargs.get("refusal")
     if isinstance(refusal, str) and refusal.strip():
         return refusal

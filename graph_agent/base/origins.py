@@ -62,7 +62,8 @@ class TracedCall(TypedDict):
 
 
 def origin_text(origin: Mapping[str, Any]) -> str:
-    """Return an origin in words, such as `from read_email, call c3, emails[0].body, in prose, untrusted`."""
+    """Return an origin in words, such as `from read_email, call c3, emails[0].body, in prose, untrusted`, without the
+    parts that it does not have."""
     words = [_AUTHORS.get(origin["kind"]) or f"from {origin['name']}, call {origin['call']}"]
     if field := origin.get("field"):
         words.append(field)

@@ -273,7 +273,7 @@ def with_usage(
     Args:
         request: The messages of the request.
         settings: Usage is estimated only with `max_tokens_total` or `max_cost`.
-        tools: The offered tools, in OpenAI's function format.
+        tools: The offered tools, in OpenAI's function format; None if there are none.
     """
     reported: Mapping[str, Any] | None = reply.usage_metadata
     if reported is not None and not reported.keys() >= _COUNTS.keys():
@@ -305,7 +305,7 @@ def cut_off_reply(
         text: The text received so far.
         reported: The usage reported so far, which covers at most the beginning; None if none was.
         model: The model's name, by which the cost is found.
-        tools: The offered tools, in OpenAI's function format.
+        tools: The offered tools, in OpenAI's function format; None if there are none.
     """
     used = estimated_usage(request, AIMessage(text), tools)
     asked = (reported["input_tokens"] if reported else 0) or used["input_tokens"]

@@ -234,9 +234,10 @@ def create_graph_agent(
         system_prompt: The system prompt as text or as a `SystemMessage`, whose blocks may have cache marks, or a
             function that returns it, called at each request; a function with one parameter receives the state:
             `messages` and the own fields that have a value. None for "You are a helpful assistant."
-        prompts: Templates that replace shipped prompts, by name (see `graph_agent.models.prompts.VARIABLES`).
+        prompts: Templates that replace shipped prompts, by name (see `graph_agent.models.prompts.VARIABLES`); None to
+            replace no prompt.
         response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class, a `Union` of these
-            or a JSON schema; or a `ToolStrategy` or `ProviderStrategy` with one of these.
+            or a JSON schema; or a `ToolStrategy` or `ProviderStrategy` with one of these; None for an answer in text.
             `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: Class of a run's context: `AgentContext` or a subclass, or any dataclass, pydantic class or

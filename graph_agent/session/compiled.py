@@ -222,7 +222,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     ) -> AsyncGenerator[Any, None]:
         """Lock the session, run the graph, and yield its chunks, or those of the stored result of the input's id.
 
-        Raises the errors of `astream`.
+        Raises the errors of `astream`; and `InputStoredError` in place of stored chunks, if the run has a `RunHandle`
+        with the input's mark, whose owner reads the result itself.
         """
         configurable = self._checked_configurable(config)
         saver = self._saver_of(configurable)

@@ -114,7 +114,8 @@ class GraphAgent(CompiledAgentGraph[ResponseT, ContextT]):
         Args:
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run.
-            control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
+            control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`. None if
+                nothing stops it.
             state: Values of own state fields (see `state_schema`); None to set none.
             on_approval: Decides on each call that waits for approval, as in `run`.
             reasoning: Whether the reasoning of the agent's model is among the parts, as `Reasoning`. Default False.

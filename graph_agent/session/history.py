@@ -576,7 +576,7 @@ def shortened_line(text: str, length: int = TITLE_LENGTH) -> str:
 
 
 def _user_text(message: Any) -> str:
-    """Return the text of a user's message, in any form that LangGraph accepts; empty for a message of another role."""
+    """Return the text of a user's message in any form that LangGraph accepts, also a bare text; else an empty text."""
     if isinstance(message, str):
         return message
     if isinstance(message, Sequence):

@@ -348,7 +348,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """Store a person's feedback on an answer, without a run and also while one is in progress; return its event.
 
         The model never receives it. The next step of a run takes it into the history; until then, readers of events get
-        it behind the others.
+        it after all other events.
 
         Args:
             rating: `up` or `down`. A person's newer rating of the same answer replaces the older one.
@@ -395,8 +395,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
     async def rename(self, title: str, *, by: str | None = None) -> None:
         """Give the session a title, without a run and also while one is in progress; lists show it.
 
-        The next step of a run takes the event `rename` into the history; until then, readers of events get it behind
-        the others.
+        The next step of a run takes the event `rename` into the history; until then, readers of events get it after all
+        other events.
 
         Args:
             title: The title, 1 to 200 characters.
@@ -415,8 +415,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """Take back an `approve(always=True)`, so that later calls wait again; without a run, and also during one.
 
         It ends the approvals of every `Session` object and every process. A call that is approved already runs. The
-        next step of a run takes the event `revocation` into the history; until then, readers of events get it behind
-        the others.
+        next step of a run takes the event `revocation` into the history; until then, readers of events get it after all
+        other events.
 
         Args:
             name: Name of the calls, as in the event `approval_decision`.
@@ -564,7 +564,8 @@ def graph_input(
         state: Values of own state fields; None for no values.
 
     Raises:
-        InputError: The messages are empty or of another form, or a value does not fit its field.
+        InputError: The text is blank, there are no messages, `given` or `state` has another form, or a value does not
+            fit its field.
     """
     if state is not None and not isinstance(state, Mapping):
         raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
@@ -575,7 +576,8 @@ def graph_input(
 
 
 def _input(given: Given) -> dict[str, Any]:
-    """Return `{"messages": […]}` for a text or for messages. Raises `InputError` if they are empty or of another form.
+    """Return `{"messages": […]}` for a text or for messages. Raises `InputError` for a blank text, for no messages, and
+    for another form.
 
     Messages without an id are copied, because the graph sets the id.
     """

@@ -469,7 +469,8 @@ def _seconds(start: datetime, end: datetime) -> float:
 
 
 def _text(entry: Mapping[str, Any]) -> str:
-    """Return the text of the note for an event whose type is in `NOTED`."""
+    """Return the text of the note for an event whose type is in `NOTED`, e.g. `step_limit: 8`; the event's `content`
+    for a type without a form of its own."""
     match entry["type"]:
         case "limit":
             return f"{entry['reason']}: {entry['limit']:g}"

@@ -169,7 +169,8 @@ def is_disconnected(error: BaseException) -> bool:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether an error or one of its causes means a full disk, by an OSError, an SQLite or a PostgreSQL code."""
+    """Whether an error or one of its causes means a full disk or quota, by the code of an `OSError`, of SQLite or of
+    PostgreSQL."""
     # Imported here: an agent without an SQLite database does not need the module.
     import sqlite3
 

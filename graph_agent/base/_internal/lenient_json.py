@@ -208,6 +208,7 @@ def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
 def _scalar(token: re.Match[str], *, depth: int) -> Any:
     """Return the value of a string or word in the text; `_ABSENT` for a word that is no literal and no number.
 
+    A string without its closing quote loses an incomplete escape, and up to `depth` closing brackets, at its end;
     `depth` is the number of open brackets.
     """
     quoted, word = token["string"], token["word"]
@@ -243,7 +244,11 @@ def _string(body: str) -> str:
 
 
 def _valid_escape(match: re.Match[str]) -> str:
-    """Return a valid JSON escape for one that a model wrote, or for a bare quote."""
+    """Return a valid JSON escape for one that a model wrote, or for a bare quote.
+
+    A valid escape is returned itself, `'` for an escaped single quote, and for any other escape an escaped backslash
+    followed by the character.
+    """
     if match[0] == '"':
         return '\\"'
     if match[1] is not None:

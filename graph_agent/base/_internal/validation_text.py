@@ -55,7 +55,8 @@ def explain(
     Args:
         error: The validation error.
         where: Name of the validated object, which begins each line.
-        model: Class of the object, whose fields (and those of nested models) are suggested for unknown ones.
+        model: Class of the object, whose fields (and those of nested models) are suggested for unknown ones; None to
+            suggest only `known`.
         known: Names to suggest in place of the fields of `model`.
         hidden: Names that are never suggested.
     """
@@ -97,7 +98,10 @@ def _lines(
 
 
 def _hint(kind: str, field: str, given: Any) -> str:
-    """Return a sentence, with a leading space, about how to correct a value; empty if no cause is known.
+    """Return a sentence, with a leading space, about how to correct a value.
+
+    There is one for a missing value, a text in place of a list, and a mapping that YAML has made of a text with a
+    colon; empty for any other fault.
 
     Args:
         kind: Pydantic's type of the fault.

@@ -286,7 +286,7 @@ class _Calls:
     ended: MutableMapping[str, None] = field(default_factory=dict)
     """Plan ids of the calls of earlier inputs; a mapping used as a set."""
     newest: dict[str, tuple[str, StoredEvent | None]] = field(default_factory=dict)
-    """Plan id → id of the newest input's newest call with it, and the event of that call's result (None before it
+    """Plan id → id of the newest input's newest call with it, and the event of that call's result (None until the call
     ends)."""
 
     def add(self, events: Iterable[StoredEvent]) -> None:

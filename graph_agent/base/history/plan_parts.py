@@ -59,7 +59,8 @@ class LeftOutCall(TypedDict):
     """A call that a fork leaves out, although it ran or may have run in the session that was copied."""
 
     session: str
-    """Id of the session in which it ran: the copied one, or the origin of that one if it is a fork itself."""
+    """Id of the session in which it ran: the copied session, or, for a call that the copied session had left out as a
+    fork itself, the session of that call."""
     id: str
     """Id of the call in that session."""
     name: str

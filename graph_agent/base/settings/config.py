@@ -564,7 +564,7 @@ def effective_config(
         built: The configuration with which the agent was built.
         given: The run's context; one that `coerce_context` does not accept changes nothing.
         schema: Class of the context.
-        changed: Fields set by `Session.configure`, which win over the context.
+        changed: Fields set by `Session.configure`, which win over the context; None if there are none.
         approve: Approval patterns from the input's first run.
 
     Raises:

@@ -1,7 +1,7 @@
 """Lends the objects of a kept history to the session's runs, one run after the other.
 
 To unpickle a message takes ten times as long as to compare it with a copy of its fields. The next run therefore gets
-the objects that the last one had, unless one of them was changed in place.
+the objects that the run before it had, unless one of the objects was changed in place.
 """
 
 from __future__ import annotations

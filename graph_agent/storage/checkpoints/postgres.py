@@ -391,7 +391,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
             yield connection
 
     async def _flush(self, thread_id: str | None = None) -> None:
-        """Wait until the queued writes of a thread, or of all threads, have ended.
+        """Wait until the queued writes of a thread, or of all threads (None), have ended.
 
         Returns at once on another event loop than the saver's, since only that one has queued writes.
         """

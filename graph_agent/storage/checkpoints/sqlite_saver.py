@@ -549,7 +549,8 @@ async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
 def _make_tables(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
     """Create or migrate the tables of the Store with LangGraph's `migrations`, in one transaction.
 
-    LangGraph's own `setup` cannot continue after a kill in between. Raises `sqlite3.Error`, and undoes the transaction.
+    LangGraph's own `setup` cannot continue after a kill in between. A column that exists already counts as migrated.
+    Raises `sqlite3.Error`, and undoes the transaction.
     """
     if _version(connection) == len(migrations) - 1:
         return

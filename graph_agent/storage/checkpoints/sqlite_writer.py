@@ -139,8 +139,9 @@ class Writer:
         thread.
 
         Called by another job, on the writer's thread, it runs the job at once as a part of that one. `writes` is
-        whether the job needs a transaction from its start; `committed` is called on the thread after the commit. Raises
-        `sqlite3.Error` if the transaction fails or the writer is closed, and what the job raises.
+        whether the job needs a transaction from its start; `committed`, unless it is None, is called on the thread
+        after the commit, but not for a job within another one. Raises `sqlite3.Error` if the transaction fails or the
+        writer is closed, and what the job raises.
         """
         if self.is_writer_thread:
             return job()
