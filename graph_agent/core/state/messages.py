@@ -372,10 +372,13 @@ def messages_fault(
 
     Args:
         written: One message or a list of them, in any form that LangChain converts to messages, or an `Overwrite` of
-            these.
+            such a list.
         stored: Whether checkpoints store the messages, so that their values must be plain.
         fix: Text appended to the reason if something is no message.
     """
+    # LangGraph takes each element of what it holds for a message.
+    if isinstance(written, Overwrite) and not isinstance(written.value, list):
+        return f"its Overwrite holds a {type(written.value).__name__}, not a list{fix}"
     try:
         messages = convert_to_messages(_items(written))
     except (ValueError, NotImplementedError, TypeError) as error:

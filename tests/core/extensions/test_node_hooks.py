@@ -16,7 +16,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import interrupt
+from langgraph.types import Overwrite, interrupt
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
@@ -141,6 +141,16 @@ async def test_a_message_in_another_form_is_in_the_event_of_its_hook(note: Any) 
 
     written = [dict(event)["messages"] for event in await session.events() if event["type"] == "middleware"]
     assert written == [[{"type": "human", "content": "Be brief."}]]
+
+
+async def test_an_overwrite_of_messages_must_hold_a_list() -> None:
+    @before_agent
+    def replace(state: Any, runtime: Any) -> dict[str, Any]:
+        return {"messages": Overwrite("Be brief.")}
+
+    failed = await session_of(["Hello."], replace).run("hi")
+
+    assert (failed.status, "its Overwrite holds a str, not a list; return messages" in failed.error) == ("FAILED", True)
 
 
 async def test_calls_of_a_reply_that_a_hook_ends_are_settled() -> None:
