@@ -542,8 +542,8 @@ class ToolRetry(BaseModel):
             raise ConfigError(explain(error, where, cls)) from None
 
     def wait_s(self, attempt: int) -> float:
-        """Return the seconds to wait after attempt `attempt` (from 1): `initial_interval`, times `backoff_factor` for each
-        attempt before, `max_interval` at most. With `jitter`, times a random factor between 0.5 and 1.
+        """Return the seconds to wait after attempt `attempt` (from 1): `initial_interval`, times `backoff_factor` for
+        each attempt before, `max_interval` at most. With `jitter`, times a random factor between 0.5 and 1.
         """
         longest = min(self.initial_interval, self.max_interval)
         for _ in range(attempt - 1):
