@@ -245,7 +245,7 @@ class RecordedSession:
         return RecordedRun((await read_recording(self._saver, self._session.id)).input(-1))
 
     async def _build(self) -> CompiledAgentGraph:
-        """Build the agent with recorded models and calls.
+        """Build the agent with recorded models and calls; a given agent is unchanged.
 
         Tools and delegates that the script has results of and that the agent lacks are added as stubs. Without recorded
         hooks, the agent's hooks and middleware are left out. The agent's recursion limit applies.
@@ -270,8 +270,11 @@ class RecordedSession:
         ]
         if not self._has_hooks:
             arguments |= {"hooks": (), "middleware": ()}
-        graph.builder.arguments = arguments
-        built = rebuild(graph, playback=self._playback, real={}, checkpointer=self._saver)
+        given, graph.builder.arguments = graph.builder.arguments, arguments
+        try:
+            built = rebuild(graph, playback=self._playback, real={}, checkpointer=self._saver)
+        finally:
+            graph.builder.arguments = given
         return built if self._limit is None else built.with_config({"recursion_limit": self._limit})
 
     async def _agent(self) -> CompiledAgentGraph:

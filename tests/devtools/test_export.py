@@ -6,9 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
+from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.devtools.export import to_case, to_test
 from graph_agent.evaluation import read_cases
-from graph_agent.testing import export_test, read_recording
+from graph_agent.testing import RecordedSession, call, export_test, read_recording, reply, result
+from tests.support.agents import echo
 from tests.support.recorded_sessions import SESSIONS
 from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 
@@ -129,3 +131,16 @@ async def test_a_case_has_the_waves_and_the_decisions_of_a_session(tmp_path: Pat
             }
         ],
     }
+
+
+def test_the_agent_of_a_recorded_session_is_unchanged() -> None:
+    agent = create_graph_agent(ScriptedChatModel([]), tools=[echo])
+    replies = [reply(call("a", "echo", {"text": "x"})), reply(call("b", "echo", {"text": "y"})), reply("Done.")]
+    results = [result(1, "a", "echo", {"text": "x"}, "x"), result(2, "b", "echo", {"text": "y"}, "y")]
+    with RecordedSession([replies[0], reply("Stopped.")], results[:1], agent=agent, config={"max_steps": 1}) as session:
+        limited = session.run("go")
+
+    with RecordedSession(replies, results, agent=agent) as session:
+        run = session.run("go")
+
+    assert (limited.status, run.status, run.answer) == ("ROUND_LIMIT", "COMPLETED", "Done.")
