@@ -201,7 +201,9 @@ def _compare_group(
 ) -> CallDifference | None:
     """Return the first difference between calls in any order; None if each expected call fits a call of its own.
 
-    `number` is the wave that a difference names; `may_have_more` permits calls that are not expected.
+    An expected call without a partner comes before a call that is not expected, and is compared with a remaining call
+    of its name, if there is one. `number` is the wave that a difference names; `may_have_more` permits calls that are
+    not expected.
     """
     partners = _matched([[_compare_call(each, call) is None for call in actual] for each in expected])
     missing = next((each for each, partner in zip(expected, partners, strict=True) if partner is None), None)

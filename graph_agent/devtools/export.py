@@ -292,7 +292,9 @@ class _TestFile:
     def _turn(self, recorded: RecordedInput) -> Iterator[str]:
         """Yield the statements that run one input and compare what it did with the recording.
 
-        Compared are calls and results, if there are any, answer, status, stop reason (after a limit) and usage.
+        An input that was aborted while it waited for a person is followed by `session.abort()`. Compared are calls and
+        results, if there are any, answer, status, stop reason (after a limit) and usage; a comment precedes the usage
+        if the test makes fewer model calls than the session.
         """
         name = f"INPUT_{recorded.number}" if self._several else "INPUT"
         contents = [self._constants.of(each, name) for each in recorded.contents]

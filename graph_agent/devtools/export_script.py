@@ -274,7 +274,10 @@ class ScriptWriter:
                 return self._call("fail", [item.kind, item.message])
 
     def _reply(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Code:
-        """Return the code of a reply, `reply(…)` or `plan(…)`, with its text, calls, tokens, finish reason and time."""
+        """Return the code of a reply, with its text, calls, tokens, finish reason and time.
+
+        A structured plan is `plan(…)`, any other reply `reply(…)`, without an empty text if it has calls.
+        """
         options: dict[str, Any] = {"tokens": _tokens(item.tokens)}
         if item.finish_reason:
             options["finish_reason"] = item.finish_reason
@@ -479,7 +482,11 @@ def _only_read(inputs: Sequence[RecordedInput]) -> set[str]:
 
 
 def _direct(inputs: Sequence[RecordedInput]) -> set[str]:
-    """Return the names of tools whose results were the answer, so that they need `return_direct` in the test."""
+    """Return the names of tools whose results were the answer, so that they need `return_direct` in the test.
+
+    These are the tools of the last step of a completed input, if no model was asked for the answer, and the answer is
+    the results with blank lines between them.
+    """
     found: set[str] = set()
     for each in inputs:
         last = each.steps[-1] if each.steps else None

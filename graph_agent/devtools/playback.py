@@ -271,7 +271,10 @@ class Playback:
         raise AssertionError
 
     async def _halt(self, fault: Fault) -> NoReturn:
-        """Record a fault, and wait to be cancelled by `play`; raise `ScriptError` where a test runs the inputs."""
+        """Record a fault, unless one is recorded, and wait to be cancelled by `play`.
+
+        Raises `ScriptError` with the text of `fault` where a test runs the inputs.
+        """
         self.fault = self.fault or fault
         if self._halted is None:
             raise ScriptError(fault.text)

@@ -366,7 +366,11 @@ class _InputReader:
         )
 
     def _calls(self) -> list[tuple[int, RecordedCall]]:
-        """Return each call with the number of its step, in the order planned."""
+        """Return each call with the number of its step, in the order planned.
+
+        Its arguments are those with which it started, or else the planned ones; empty if neither is stored. A call that
+        was refused or skipped counts as not started.
+        """
         # Only the tool's message has the artifact; no event does.
         artifacts = {
             message.tool_call_id: message.artifact for message in self._messages if isinstance(message, ToolMessage)
@@ -455,7 +459,7 @@ class _InputReader:
         """Return the reply that became a plan or an answer.
 
         Its usage, finish reason and content come from `message`, or if that is None, because it is not stored, from the
-        request (`record`) and the event (`entry`).
+        request (`record`) and the event (`entry`). The finish reasons of complete replies become empty.
         """
         usage = (message.usage_metadata if message is not None else None) or _usage_in(record)
         finish = str(message.response_metadata.get("finish_reason", "")) if message is not None else ""

@@ -177,6 +177,7 @@ def call(id: str, name: str, arguments: Mapping[str, Any], *, needs: Sequence[st
     Args:
         id: Id of the call, as the model gives it.
         name: Name of the tool, or `delegate_to_<name>`.
+        arguments: Its arguments.
         needs: Ids of calls of the same plan whose results the call waits for; with structured planning only.
     """
     return {"id": id, "name": name, "arguments": arguments, "needs": needs}

@@ -333,7 +333,9 @@ class _InputRun:
     async def run(self, playback: Playback) -> None:
         """Replay the input to its end. Stops at the first difference unless `keep_going`, or where the recording ends.
 
-        The outcome is in the attributes.
+        An input that was aborted while it waited for a person is aborted there, too. The difference that ended the
+        replay is added, unless the steps before it differ and `keep_going` is not set. The outcome is in the
+        attributes.
         """
         recorded = self.recorded
         self._events = [dict(entry) for entry in await self._session.events()]
@@ -426,8 +428,8 @@ class _InputRun:
     def _compare(self, now: RecordedInput, end: int | None) -> bool:
         """Compare the steps before `end` (all for None) that have not been compared, and add the differences.
 
-        Returns whether to end the replay, i.e. whether there is a difference, unless `keep_going`. Does nothing without
-        a comparison.
+        Results that only the recording of a waiting input has are no differences. Returns whether to end the replay,
+        i.e. whether there is a difference, unless `keep_going`. Does nothing without a comparison.
         """
         if self._comparison is None or (end is not None and end <= self._next_step):
             return False

@@ -145,7 +145,8 @@ def check_connections(
 def _check(name: Any, connection: Any) -> ServerConfig:
     """Validate one connection, and return it; keys with an empty value (None) count as absent.
 
-    Raises `ConfigError` with the name of the server.
+    Raises `ConfigError` with the name of the server if that is empty, a key is unknown, or a setting is missing or
+    invalid.
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"MCP server names must be non-empty text; got {name!r}.")

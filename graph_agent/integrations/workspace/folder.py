@@ -140,7 +140,7 @@ class Folder:
     def _replace(
         self, place: _Place, path: str, text: str, name_of_temporary: Callable[[str], str], content: bytes | None = None
     ) -> bool:
-        """Replace a file by a text, and return whether it existed; a new file has the permissions of the old one.
+        """Replace a file by a text, or create it; return whether it existed. Its permissions remain.
 
         Raises `PathError`, and leaves the old file unchanged, if the text is too long, the file cannot be written, or,
         with `content`, the file's content is no longer this.
@@ -351,7 +351,10 @@ def _locked(folder: int, path: str) -> Iterator[Callable[[str], str]]:
 
 
 def _decoded(content: bytes, path: str) -> str:
-    """Return the text of a file; raise `PathError` if it is binary or not UTF-8."""
+    """Return the text of a file.
+
+    Raises `PathError` if it is not UTF-8, or has a NUL in its first `_BINARY_PROBE` bytes.
+    """
     if b"\0" in content[:_BINARY_PROBE]:
         raise PathError(f"{path} is a binary file of {len(content)} bytes.")
     try:

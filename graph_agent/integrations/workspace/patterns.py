@@ -154,7 +154,10 @@ def _name(part: list[str]) -> str:
 
 
 def _tokens(part: str) -> list[str]:
-    """Return regular expressions for a pattern's characters, `_STAR` for a star; raise `PatternError` if invalid."""
+    """Return regular expressions for a pattern's characters, `_STAR` for a star; a backslash escapes the next one.
+
+    Raises `PatternError` for a backslash at the end and an invalid set.
+    """
     tokens = list[str]()
     at = 0
     while at < len(part):
@@ -180,7 +183,9 @@ def _tokens(part: str) -> list[str]:
 def _set(part: str, at: int) -> tuple[str, int]:
     """Return the regular expression for a set whose `[` precedes index `at`, and the index after the set.
 
-    Raises `PatternError` if the set is not closed or names an unknown class.
+    `!` or `^` at the start negates it; a negated set does not match a slash. A set with only ranges in reverse order
+    matches nothing, a negated one any character but a slash. Raises `PatternError` if the set is not closed or names an
+    unknown class.
     """
     is_negated = part[at : at + 1] in ("!", "^")
     at += is_negated
