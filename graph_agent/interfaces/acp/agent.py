@@ -310,7 +310,8 @@ class EditorSession:
         `/resume`, alone in its text, continues an interrupted run, or asks the open questions again. Otherwise the
         prompt is a new message of the user. A question that only a text can answer is sent as a message of the agent,
         and ends the prompt. If the client cancels the prompt or a permission, the session is aborted, and the response
-        is `cancelled`.
+        is `cancelled`. Raises `RequestError` if a block is invalid, an answer of the client is an error, or the run
+        fails, and errors of `Session` unchanged.
         """
         message, waiting = conversion.prompt_message(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
@@ -371,7 +372,8 @@ class EditorSession:
 
         In the mode "approve", calls are approved without asking, except those that an approval in advance may not
         cover. Returns interrupt id → `{"decisions": [...]}` for the interrupts that are approval requests; None as soon
-        as the client has cancelled one of the questions or the prompt, so that later calls are not asked about.
+        as the client has cancelled one of the questions or the prompt, so that later calls are not asked about. An
+        error response of the client is raised as `RequestError`.
         """
         answers: dict[str, Any] = {}
         for interrupt in filter(conversion.is_permission, interrupts):

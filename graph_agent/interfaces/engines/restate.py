@@ -140,7 +140,8 @@ def agent_object(
     async def run(ctx: ObjectContext, request: RunRequest) -> dict[str, Any]:
         """Run one input until it has ended or waits for an answer, and return its result.
 
-        The idempotency key of the invocation, or else its id, is the id of the input, which runs only once.
+        The idempotency key of the invocation, or else its id, is the id of the input, which runs only once. Raises
+        `TerminalError` if the invocation is cancelled, or for an error that a retry cannot fix.
         """
         session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
         start = partial(session.run, request.input, state=request.state, input_id=input_id)
@@ -150,7 +151,8 @@ def agent_object(
     async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
         """Answer open interrupts, run the waiting input until it has ended or waits again, and return its result.
 
-        The answer is used once for the idempotency key, or else the id, of the invocation.
+        The answer is used once for the idempotency key, or else the id, of the invocation. Raises `TerminalError` if
+        the invocation is cancelled, or for an error that a retry cannot fix, e.g. an answer that does not fit.
         """
         # An idempotency key belongs to a handler: that of `run` may be used for `resume`, too.
         session, input_id = Session(graph, ctx.key()), f"resume {ctx.request().idempotency_key or ctx.request().id}"

@@ -130,7 +130,8 @@ def create_app(
 
         Meanwhile the services are in the application's state. The protocols A2A and MCP are opened at their first
         request; if only A2A is served, or the application shares the server of `langgraph dev`, A2A is opened at once.
-        With `handle_signals`, SIGTERM drains the runs.
+        With `handle_signals`, SIGTERM drains the runs. Raises `ConfigError` if the agent or its database cannot be
+        opened.
         """
         limits, streams, tasks = limits_of(settings, shared)
         async with (

@@ -67,7 +67,9 @@ class CheckpointNotifier:
             event.set()
 
     def stop(self) -> None:
-        """Set `stopped`, and wake all followers for the last time. May be called from a signal handler."""
+        """Set `stopped`, and wake all followers for the last time. May be called from a signal handler, and in any
+        thread.
+        """
         self.stopped = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._notify_all)

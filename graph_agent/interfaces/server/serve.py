@@ -59,8 +59,8 @@ def serve(
     record: bool = False,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent file until the process receives a signal to stop, then return. After SIGTERM, a single process
-    exits with status 0 instead.
+    """Serve an agent file until the process receives a signal to stop, then return. With one worker, SIGTERM raises
+    `SystemExit` with status 0 instead.
 
     Args:
         config: Path of the agent file.
@@ -153,6 +153,8 @@ def serve_a2a(
 ) -> None:
     """Serve an agent to A2A clients only, until the process receives a signal to stop. The URL is printed.
 
+    Then SIGTERM raises `SystemExit` with status 0, and SIGINT `KeyboardInterrupt`.
+
     Args:
         source: The agent.
         host: The address to bind to; any but a loopback address needs keys.
@@ -182,7 +184,8 @@ def serve_page(
 ) -> None:
     """Serve an agent on a free port of this machine, and show its page, until the process receives a signal to stop.
 
-    The address is printed. A browser is opened if standard output is a terminal of a desktop.
+    Then SIGTERM raises `SystemExit` with status 0, and SIGINT `KeyboardInterrupt`. The address is printed. A browser is
+    opened if standard output is a terminal of a desktop.
 
     Args:
         source: The agent.
@@ -216,9 +219,11 @@ def _serve_at(
     log_level: str | None,
     show: Callable[[str], None],
 ) -> None:
-    """Serve an application in this process until a signal stops it.
+    """Serve an application in this process until a signal stops it, which is raised then: SIGTERM as `SystemExit` with
+    status 0, and SIGINT as `KeyboardInterrupt`.
 
-    Raises `ConfigError` if the address cannot be bound.
+    Raises `ConfigError` if the address cannot be bound, and `SystemExit` with `STARTUP_FAILURE` (3) if the application
+    cannot start.
 
     Args:
         host: The address.
@@ -350,7 +355,8 @@ def _application(
     """Create the application, and set up the process for it; called on the serving event loop.
 
     The limits of the HTTP protocol are set for the whole process, and telemetry is started if the environment switches
-    it on. Once the application has started, the garbage collector is tuned (`freeze_gc`).
+    it on. Once the application has started, the garbage collector is tuned (`freeze_gc`). Raises `ConfigError` if the
+    variable of telemetry has a wrong value.
 
     Args:
         source: The agent.

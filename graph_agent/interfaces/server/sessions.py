@@ -142,7 +142,7 @@ class Sessions:
         waits.
 
         Args:
-            session_id: The session.
+            session_id: The session. `ProblemError` (`not_found`) is raised if the caller has no such session.
             types: Types of events to return; empty for all but recorded model requests.
             after: Index of the newest event that the client has; -1 for all events.
         """

@@ -169,7 +169,7 @@ class GraphExecutor(AgentExecutor):
             run.control.request_drain()
 
     def is_working_on(self, task_id: str) -> bool:
-        """Return whether this process runs a task, or has it waiting for its turn."""
+        """Return whether this process runs a task, or has it waiting for the earlier tasks of its conversation."""
         return task_id in self._running
 
     async def drained(self) -> None:

@@ -131,7 +131,8 @@ async def a2a_routes(
 
     A conversation is a session of the caller, with the same id if that is a valid session id. Other processes may serve
     the same database, e.g. a replacement server during a restart. A task can be cancelled through any of them; a
-    process that does not run the task streams it without the pieces of its answer.
+    process that does not run the task streams it without the pieces of its answer. Raises `ConfigError` if the database
+    of the tasks cannot be opened.
 
     Args:
         runs: The runs of the server; the tasks are drained and stopped together with them.

@@ -210,7 +210,7 @@ def _call(call: core.ToolCall) -> LangChainCall:
 def _result(message: core.ToolMessage, name: str) -> LangChainResult:
     """Convert a result of the client's history to a tool message; `name` is the name of the tool.
 
-    Its status is `error` if the client's message has an error.
+    The status is `error` if the message has an error. Raises `InvalidRequestError` for content of an unusable kind.
     """
     return LangChainResult(
         result_content(message),

@@ -430,7 +430,8 @@ class ServerRun:
         """Emit a part of the session's stream to the client, and publish it to followers, as far as each receives it.
 
         Text, progress and reasoning are published; the client receives reasoning only if it asked for it. Values of the
-        state and parts of delegates are for the client alone. Other parts are dropped.
+        state and parts of delegates are for the client alone. Events go to `_on_event`. Other parts, also text that is
+        not the model's, are dropped.
         """
         match part:
             case Token(is_from_model=True):

@@ -191,7 +191,7 @@ class _Endpoint:
 
         Another method than POST has status 405, a notification 202. An invalid request is answered with a JSON-RPC
         error, a call of the tool with a stream of events, any other request with JSON. The code of an error determines
-        the status.
+        the status. Raises `InvalidRequestError` if a credential header of a call occurs twice.
         """
         if request.method != "POST":
             return Response(status_code=405, headers={"allow": "POST"})

@@ -97,7 +97,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return types.ServerResult(types.ListToolsResult(tools=[agent.definition]))
 
     async def list_resources(request: types.ListResourcesRequest) -> types.ServerResult:
-        """Return a page of the caller's sessions."""
+        """Return a page of the caller's sessions; raise `McpError` for an unknown cursor."""
         cursor = request.params.cursor if request.params is not None else None
         return types.ServerResult(await agent.resources(caller(), cursor))
 
@@ -106,7 +106,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return types.ServerResult(agent.templates())
 
     async def read_resource(request: types.ReadResourceRequest) -> types.ServerResult:
-        """Return the content of one session of the caller."""
+        """Return the content of one session of the caller; raise `McpError` if there is no such session."""
         found = await agent.read(caller(), str(request.params.uri), not_found=_RESOURCE_NOT_FOUND)
         return types.ServerResult(found)
 

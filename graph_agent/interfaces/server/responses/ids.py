@@ -60,7 +60,9 @@ def token_of_response(id_: str) -> str | None:
 
 
 def token_of_answer(id_: str) -> str | None:
-    """Return the token of the response with an id, or with an item of this id; None for another text."""
+    """Return the token of the response with an id, or with an item, call or approval request of this id; None for
+    another text.
+    """
     return token_of_response(id_) or token_of_item(id_)
 
 
