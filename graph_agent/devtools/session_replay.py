@@ -369,8 +369,8 @@ class _InputRun:
 
         Also sets `stopped` and `waits`.
 
-        The recording ends after a failure, at a stop by time, and in a running input. `asked` are the interrupts
-        without a decision.
+        The recording ends after a failure, at a stop by time, and in a running input. A call without a recorded result
+        is a difference in any case. `asked` are the interrupts without a decision.
         """
         recorded, fault = self.recorded, playback.fault
         if fault is not None and fault.name:

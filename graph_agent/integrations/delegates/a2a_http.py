@@ -186,7 +186,10 @@ class A2AAuth(BaseModel):
         return {"Authorization": f"Bearer {secret}"} if self.bearer_env else {self.header: secret}
 
     def without_secret(self, value: Any) -> Any:
-        """Return a JSON value with the secret in its strings replaced by `[secret]`, because an agent may echo it."""
+        """Return a JSON value with the secret in strings and keys replaced by `[secret]`; unchanged without a secret.
+
+        An agent may echo the secret.
+        """
         secret = self._secret()
         if not secret:
             return value

@@ -354,7 +354,10 @@ class FollowedTask:
         yield  # type: ignore[unreachable]  # a generator function contains a `yield`
 
     def _apply(self, event: StreamResponse) -> None:
-        """Apply one event to the state: a task, a message, a new status, or an artifact; others are ignored."""
+        """Apply one event to the state: a task, a message, a new status, or an artifact; others are ignored.
+
+        A new status changes the ids only if it has them, and its metadata is merged into `metadata`.
+        """
         match event.WhichOneof("payload"):
             case "task":
                 self._apply_task(event.task)

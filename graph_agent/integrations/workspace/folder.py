@@ -244,8 +244,9 @@ class Folder:
         """Resolve a path part by part, and return its place, whose last part may not exist; the folder itself is `.`.
 
         `opened` begins with the descriptor of the folder, and receives those of the folders below it, which the caller
-        closes. `make_parents` creates missing folders. Raises `PathError` if the path leads out of the folder, or has
-        too many links, folders or characters, and `OSError` if a folder cannot be opened.
+        closes. `make_parents` creates missing folders. Raises `PathError` if the path leads out of the folder, has a
+        NUL or too many links, folders or characters, or if a folder to create is protected, and `OSError` if a folder
+        cannot be opened.
         """
         if "\0" in path:
             raise PathError(f"{path!r} is no path: it has a NUL character.")

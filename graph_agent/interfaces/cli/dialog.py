@@ -293,7 +293,7 @@ class Dialog:
 
     @property
     def label(self) -> str:
-        """The prompt of the next line, e.g. `[y]es, [n]o, [e]dit, [a]lways: `."""
+        """The prompt of the next line, for a call with the decisions that it allows: `[y]es, [n]o, [a]lways: `."""
         if self._awaits:
             return _DETAILS[self._awaits]
         if (action := self._action) is None:

@@ -139,7 +139,7 @@ class TextReport(RunReport):
 
         Printed are an answer with its sources, a message that was queued, remembered facts, a steering message, a call
         of the provider, a warning, an error, and the hint of a limit or a loop. A warning that `warn` has printed
-        already is left out, and so is the first message, which the caller has printed.
+        already is left out, and so is each message before the first answer, which the caller has printed.
         """
         if event["type"] == "agent_response":
             self._end_wave()
