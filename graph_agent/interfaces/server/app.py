@@ -228,7 +228,7 @@ class _Apis:
         self._missing = dict(paths)
 
     def include_all(self) -> None:
-        """Import every API that is missing, and add its routes."""
+        """Import every API that is missing, and add its routes; leave out those whose packages are not installed."""
         for name in list(self._missing):
             self._include(name)
 

@@ -62,7 +62,7 @@ def _reserve(filename: str, size: int) -> None:
 
     A larger file stays as it is.
 
-    On failure, the old size is restored, a new file deleted, and `OSError` raised.
+    On failure, the old size is restored, a file that was new or empty deleted, and `OSError` raised.
     """
     file = os.open(filename, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:

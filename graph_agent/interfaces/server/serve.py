@@ -172,7 +172,7 @@ def serve_a2a(
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
 
     def show(url: str) -> None:
-        """Print the agent's name and URL."""
+        """Print the agent's name and the setting `public_url`, or else the URL."""
         typer.echo(f"{source.name} listens at {settings.public_url or url}")
 
     app = partial(_application, source, settings, db, a2a_only=True)

@@ -501,7 +501,7 @@ async def list_session_states(
 ) -> models.SessionList:
     """List the caller's sessions with their states, newest first.
 
-    `waiting` is set for sessions that wait for an answer.
+    `waiting` is set for sessions that wait for an answer. Sessions that cannot be read are left out.
     """
     return models.SessionList(
         sessions=[models.SessionInfo(**info) for info in await caller_sessions.infos(limit, after)]

@@ -202,7 +202,7 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment variables with this package's prefix that nothing reads, name → text of a warning, which
-    suggests a similar name.
+    suggests a similar name if there is one.
 
     They are not errors, because an agent file may name such a variable, and Kubernetes sets some. Variables with
     `LOOP_PREFIX` are left out, because `loop_fields_from` refuses unknown ones.

@@ -349,7 +349,7 @@ class ClientView:
 
     def add_result(self, name: str, id_: str) -> bool:
         """Record the result `id_` of the call `name`, which the client puts behind the call's message and its other
-        results.
+        results, or behind all messages if it does not know the call.
 
         Returns False if the client has the result already, so that it must not be sent.
         """

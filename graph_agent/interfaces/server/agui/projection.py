@@ -389,7 +389,8 @@ class Projection:
     def _call_event(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
         """Yield the AG-UI events for a stored plan, call or result; nothing for other events.
 
-        A plan ends the open messages, and with calls opens a step; a delegation that runs opens a subagent.
+        A plan ends the open messages, and with calls opens a step; a delegation that runs opens a subagent. An id that
+        a plan uses again is a new call with a name of its own.
         """
         match event["type"]:
             case "plan":

@@ -414,7 +414,8 @@ async def count_input_tokens(
 async def respond_over_websocket(websocket: WebSocket) -> None:
     """Answer requests over one WebSocket, one after the other.
 
-    A request over a limit is refused before the connection is accepted.
+    A connection above the caller's limit of event streams, or while the server is starting or stopping, is refused with
+    an HTTP error.
     """
     try:
         server = await parameters.services(websocket)
