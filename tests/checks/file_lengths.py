@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 551
 """Modules the package may have; lower it when modules join."""
-LINES = 120_000
+LINES = 119_600
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
