@@ -9,8 +9,22 @@ from typing_extensions import TypedDict
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-    from graph_agent.base.settings import config
     from graph_agent.base.settings.candidates import Choose
+    from graph_agent.base.settings.config import (
+        ApprovalPatterns,
+        Dispatch,
+        FallbackModels,
+        Finalize,
+        ModelRules,
+        OnFailure,
+        OnLimit,
+        Planner,
+        Prices,
+        ReasoningEffort,
+        StructuredOutput,
+        Texts,
+        ToolCalling,
+    )
     from graph_agent.base.settings.speculation import SpeculationBudget
 
 
@@ -27,15 +41,15 @@ class ContextFields(TypedDict, total=False):
     response_schema: dict[str, Any] | None
     max_steps: int | None
     max_turns: int | None
-    on_limit: config.OnLimit | None
-    on_failure: config.OnFailure | None
-    tool_calling: config.ToolCalling | None
-    structured_output: config.StructuredOutput | None
-    dispatch: config.Dispatch | None
+    on_limit: OnLimit | None
+    on_failure: OnFailure | None
+    tool_calling: ToolCalling | None
+    structured_output: StructuredOutput | None
+    dispatch: Dispatch | None
     speculation_budget: SpeculationBudget | None
     candidates: int | None
     choose: Choose | None
-    finalize: config.Finalize | None
+    finalize: Finalize | None
     stream_before_guards: bool | None
     max_parallel_calls: int | None
     tool_timeout_s: float | None
@@ -43,7 +57,7 @@ class ContextFields(TypedDict, total=False):
     deadline_s: float | None
     max_tokens_total: int | None
     max_cost: float | None
-    prices: config.Prices | None
+    prices: Prices | None
     answer_reserve: float | None
     effect_ledger: bool | None
     record_requests: bool | int | None
@@ -61,16 +75,16 @@ class ContextFields(TypedDict, total=False):
     model_retries: int | None
     model_timeout_s: float | None
     model_total_timeout_s: float | None
-    fallback_models: config.FallbackModels | None
-    model_rules: config.ModelRules | None
-    reasoning_effort: config.ReasoningEffort | None
+    fallback_models: FallbackModels | None
+    model_rules: ModelRules | None
+    reasoning_effort: ReasoningEffort | None
     temperature: float | None
     max_output_tokens: int | None
     top_p: float | None
-    stop: config.Texts | None
-    planner: config.Planner | None
+    stop: Texts | None
+    planner: Planner | None
     rollout: float | None
     max_calls_per_wave: int | None
     plan_cache_ttl_s: int | None
     max_agentic_loops: int | None
-    approve: config.ApprovalPatterns | None
+    approve: ApprovalPatterns | None

@@ -20,7 +20,15 @@ from graph_agent.base.history.events import Rating, StoredEvent, append_events
 from graph_agent.base.history.plan_parts import ModelCallRecord
 from graph_agent.base.types import Call, StopReason, Usage
 from graph_agent.base.usage import add_usage
-from graph_agent.core.state import channels
+from graph_agent.core.state.channels import (
+    SNAPSHOT_EVERY,
+    GrowingDelta,
+    MessagesChannel,
+    RemoteState,
+    ResponseExtras,
+    StatusChannel,
+    change_remote,
+)
 
 Ratings = dict[str, dict[str, Rating]]
 """`seq` of a rated answer, as text → person → their newest rating."""
@@ -218,7 +226,7 @@ class HookState(TypedDict):
     """Actions of loop hooks for this input."""
     request_only_messages: NotRequired[list[RequestOnlyMessages]]
     """Messages that hooks add to requests for the rest of this input."""
-    extras: NotRequired[channels.ResponseExtras]
+    extras: NotRequired[ResponseExtras]
     """Writes that middleware returned with the newest reply of the model."""
     next_node: NotRequired[Literal["agent", "model", "review"]]
     """The hooks that run next in an agent with hooks: `before_agent` for `agent`, `before_model` for `model`,
@@ -300,16 +308,16 @@ def loop_of_new_input(last: LoopState, own: Mapping[str, Any]) -> LoopState:
 class AgentInput(TypedDict):
     """Input of a run."""
 
-    messages: Annotated[list[AnyMessage], channels.MessagesChannel()]
+    messages: Annotated[list[AnyMessage], MessagesChannel()]
     """New messages, usually one from the user, in any form that LangChain accepts as a message."""
 
 
 class AgentOutput(TypedDict, total=False):
     """Output of a run: the state that `invoke` returns."""
 
-    messages: Annotated[list[AnyMessage], channels.MessagesChannel()]
+    messages: Annotated[list[AnyMessage], MessagesChannel()]
     """The whole conversation."""
-    status: Annotated[str, channels.StatusChannel]
+    status: Annotated[str, StatusChannel]
     """A `SessionStatus`; absent before the first input. A transition that is not allowed raises
     `InvalidUpdateError`."""
     stop_reason: str | None
@@ -321,9 +329,7 @@ class AgentOutput(TypedDict, total=False):
 class AgentState(AgentOutput, total=False):
     """All fields of the state that a checkpoint holds."""
 
-    events: Annotated[
-        list[StoredEvent], channels.GrowingDelta(append_events, snapshot_frequency=channels.SNAPSHOT_EVERY)
-    ]
+    events: Annotated[list[StoredEvent], GrowingDelta(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
     """The session's events, oldest first; empty before the first input. `SessionMemory` reads them."""
     loop: LoopState
     """The state of the loop between two nodes; absent before the first input."""
@@ -331,7 +337,7 @@ class AgentState(AgentOutput, total=False):
     """The calls that the next superstep runs; empty after planning."""
     usage: Annotated[Usage, add_usage]
     """Tokens and model calls of this input; zeros at its start."""
-    remote: Annotated[channels.RemoteState | None, channels.change_remote]
+    remote: Annotated[RemoteState | None, change_remote]
     """Tasks and conversations that delegates hold for this session; absent before the first."""
     # A channel of its own, because an ephemeral value is gone after one superstep without a write.
     wave_finished: Annotated[bool, EphemeralValue(bool, guard=False)]
