@@ -266,7 +266,8 @@ def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
     """Yield texts for a schema: by its format, `name`, cut or repeated to the permitted length, and for a pattern some
     common texts, of which one may match.
 
-    `nth` is the index of the text in a list, from 0; texts of different indexes differ where the schema permits it.
+    `nth` is the index of the text in a list, from 0. Texts of different indexes differ, except those of a format and
+    of a pattern, and where the permitted length cuts the number off.
     """
     if (known := _FORMATS.get(schema.get("format", ""))) is not None:
         yield known

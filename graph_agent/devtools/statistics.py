@@ -85,7 +85,7 @@ def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the mean of second minus first, with the percentile interval of a bootstrap over the pairs.
+    """Return the mean of second minus first, with the interval that `mean` gives for the differences of the pairs.
 
     Both have one value for each of the same cases, at least one, in the same order; `ValueError` if the lengths differ.
     """

@@ -95,8 +95,8 @@ class SchemaMode:
     def is_sent_for_plans(self, setting: StructuredOutput, rules: WireRules) -> bool:
         """Whether the JSON schema of structured plans is sent to the provider.
 
-        Never to an endpoint that requires OpenAI's strict form. Unless the setting is `schema`, only to models whose
-        client has OpenAI's API.
+        Only where `is_sent` allows a schema, and never to an endpoint that requires OpenAI's strict form. Unless the
+        setting is `schema`, only to models whose client has OpenAI's API.
         """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self.is_openai or setting == "schema")

@@ -418,10 +418,12 @@ class InputDeduplicator:
 
     async def _continued(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
         """Return what the graph must run for an input with an id that the session has: None to resume the input, or
-        `given` to run it. `known` is the newest checkpoint of the input.
+        `given` to run it, if LangGraph dropped it for a later input before anything read it. `known` is the newest
+        checkpoint of the input.
 
-        Raises `InputStoredError` if the input has a result or waits for an answer, `InputConflictError` if its content
-        differs, and `InputSupersededError` if a later input ended it.
+        The content is compared first: `InputConflictError` if it differs. Raises `InputStoredError` if the input has a
+        result, waits for an answer, or had its question answered under another id (without the results of the asking
+        tasks), and `InputSupersededError` if a later input ended it.
         """
         mark.names(input_id_in(known.metadata), self.thread_id)
         if known.config["configurable"].get("checkpoint_ns") == ANSWERS:

@@ -387,7 +387,9 @@ def _custom(payload: Any) -> results.RunPart:
 
 
 def is_event(value: Any) -> bool:
-    """Return whether a value is an event of this package. Other graphs may have a state field `events`, too."""
+    """Return whether a value is an event of this package, by its keys `type`, `ts` and `step`; their values are not
+    checked. Other graphs may have a state field `events`, too.
+    """
     return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
 
 

@@ -72,6 +72,13 @@ def test_a_cut_off_answer_is_a_beginning_of_the_whole(answer: str, end: int) -> 
     assert not decoder.is_answer or answer.replace("\x00", "\ufffd").startswith(begun)
 
 
+@pytest.mark.parametrize("digits", ["12g4", "1_23", "+123", " 123"])
+def test_an_escape_without_a_hexadecimal_number_is_its_digits(digits: str) -> None:
+    decoder = AnswerDecoder()
+
+    assert decoded(decoder, [f'{{"answer": "a\\u{digits}b"}}']) == f"a{digits}b"
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

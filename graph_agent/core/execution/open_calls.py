@@ -67,7 +67,8 @@ class CurrentWave:
         These are the calls that can run, and those that a person answered, whose answer must still be recorded.
 
         Args:
-            waiting: Ids of calls that `plan` holds back until others finish or a person decides; they are left out.
+            waiting: Ids of calls that `plan` holds back until others finish or a person decides. They are left out,
+                unless a person has answered them.
         """
         found = {id_: call for id_, (call, _) in self.answered.items()}
         found |= {id_: call for id_, call in self.ready.items() if id_ not in waiting}

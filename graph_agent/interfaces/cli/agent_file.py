@@ -219,7 +219,7 @@ def mermaid(spec: AgentSpec) -> str:
     edges = (*EDGES, *APPROVAL_EDGES) if asks else EDGES
     lines = [
         "---",
-        f"title: {_quoted(spec.name)}",
+        f"title: {json.dumps(spec.name)}",  # YAML
         "---",
         "flowchart TD",
         "    __start__([start])",
@@ -235,16 +235,12 @@ def mermaid(spec: AgentSpec) -> str:
 
 
 def _label(node: str, names: list[str]) -> str:
-    """Return the quoted label of a node: its name, then each name of a tool or delegate on a line of its own."""
-    return _quoted("<br/>".join([node, *map(_escaped, names)]))
-
-
-def _quoted(text: str) -> str:
-    """Return a text in double quotes for Mermaid or YAML.
+    """Return the quoted label of a node: its name, then each name of a tool or delegate on a line of its own.
 
     Control characters become escapes, and double quotes the entity `#quot;`.
     """
-    return f'"{printable(text).replace(chr(34), "#quot;")}"'
+    label = printable("<br/>".join([node, *map(_escaped, names)]))
+    return f'"{label.replace(chr(34), "#quot;")}"'
 
 
 def _escaped(text: str) -> str:

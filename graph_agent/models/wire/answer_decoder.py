@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Sequence
 
 from graph_agent.base._internal.text import clean
@@ -159,10 +160,10 @@ class AnswerDecoder:
         digits = text[at + _SHORT_ESCAPE : at + _LONG_ESCAPE]
         if len(digits) < _LONG_ESCAPE - _SHORT_ESCAPE:
             return None
-        try:
-            character = chr(int(digits, 16))
-        except ValueError:
+        # `int` alone would accept signs, spaces and underscores.
+        if not set(digits) <= {*string.hexdigits}:
             return digits, at + _LONG_ESCAPE
+        character = chr(int(digits, 16))
         if "\ud800" <= character <= "\udbff":
             # The second half follows as an escape of its own.
             following = text[at + _LONG_ESCAPE : at + 2 * _LONG_ESCAPE]

@@ -442,14 +442,14 @@ def test_the_drawn_edges_are_those_of_the_compiled_graph() -> None:
 
 def test_the_drawing_names_tools_servers_and_delegates(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text(
-        'name: "a \\"b\\""\nmodel: m:x\ntools: ["my_tools:search"]\n'
+        'name: "a \\\\t \\"b\\""\nmodel: m:x\ntools: ["my_tools:search"]\n'
         'mcp_servers: {files: {transport: stdio, command: x}}\ndelegates: [{name: "r<b>", url: "http://x"}]\n'
     )
 
     lines = mermaid(load_spec(tmp_path / "agent.yaml")).splitlines()
 
     assert [line.strip() for line in lines if "title" in line or "[" in line] == [
-        'title: "a #quot;b#quot;"',
+        'title: "a \\\\t \\"b\\""',
         "__start__([start])",
         "plan[plan]",
         'tools["tools<br/>search<br/>files (MCP)"]',

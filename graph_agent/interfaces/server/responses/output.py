@@ -237,8 +237,8 @@ class ResponseDialect(ChatDialect):
                 yield from self._own_result(event)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the last frames of a run: the ends of open items, the calls and approvals that wait, and the complete
-        response.
+        """Yield the last frames of a run, in this order: the end of the message, the reasoning (as a whole item if none
+        was streamed), the calls and approvals that wait, calls without a stored result as `incomplete`, the response.
 
         The response gets its usage and its status: `cancelled` after an abort, `incomplete` with a reason if it was cut
         off, or else `completed`. The last event is `response.completed` or, also after an abort, `response.incomplete`;
