@@ -276,7 +276,8 @@ def _wants_callable(annotation: Any) -> bool:
 
 
 def _item(annotation: Any, kind: type) -> Any:
-    """Return the annotation of a list's items or a dict's values; None without one."""
+    """Return the annotation of a list's items or a dict's values, by the first member of a union that accepts `kind`
+    (`list` or `dict`), such as `Sequence[int]`; None without one."""
     for each in _members(annotation):
         origin = get_origin(each)
         if isinstance(origin, type) and issubclass(kind, origin) and (arguments := get_args(each)):

@@ -279,7 +279,7 @@ def _ends_inside_value(raw: str) -> bool:
 
 
 def _is_whole(raw: str) -> bool:
-    """Whether the JSON of arguments is closed, even if it is damaged; True for an empty text."""
+    """Whether the JSON of arguments is closed, even if it is damaged; True for an empty text and one without JSON."""
     text = raw.strip()
     read = read_json(text, WorkBudget(len(text))) if text else None
     return read is None or read.complete

@@ -326,8 +326,9 @@ def trial_object(trial: Trial) -> Mapping[str, Any]:
 def junit_of(report: Report, name: str) -> str:
     """Return JUnit XML, with one suite for each agent and one test for each trial; `name` is the class of the tests.
 
-    A trial whose run itself failed is an error, one that did not pass a check a failure. With several agents, the class
-    is followed by the agent's label; with several trials, the name of the case by the number of the trial.
+    A trial that raised, or whose run waits for an answer, is an error; one that did not pass a check, such as that of
+    its status, is a failure. With several agents, the class is followed by the agent's label; with several trials, the
+    name of the case by the number of the trial.
     """
     root = ElementTree.Element("testsuites", name=printable(name))
     for agent in report.agents:

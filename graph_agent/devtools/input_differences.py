@@ -108,7 +108,8 @@ class Difference:
         return f"{subject} {self.path}: recorded {recorded}, now {now}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the difference as plain JSON, with its sentence as `text`; a value that does not exist is left out."""
+        """Return the difference as plain JSON, with its sentence as `text`; `recorded` or `now` is left out if it
+        does not exist."""
         found = {"input": self.input, "step": self.step, "kind": self.kind, "name": self.name, "path": self.path}
         values = {"recorded": self.recorded, "now": self.now}
         return {**found, **{name: value for name, value in values.items() if value is not ABSENT}, "text": str(self)}
@@ -280,7 +281,7 @@ def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[i
     """Return a function from the position of a call to the calls that it needs, such as `["call 2"]`.
 
     A needed call is named by its position in the other wave, counted from 1; `new` is position → position there. One
-    without a position there is `call 0`.
+    without a position there is `call 0`; calls of earlier waves are left out. The names are sorted.
     """
     at = {call.id: position for position, call in enumerate(calls)}
 

@@ -192,7 +192,7 @@ class _Values:
                 yield values
 
     def _first(self, schema: Any, name: str, nth: int, depth: int) -> Any:
-        """Return the first candidate that matches a part of the schema; `_NONE` if there is none."""
+        """Return the first of `_MOST_CANDIDATES` candidates that matches a part of the schema; `_NONE` if none does."""
         # With the validator of the whole schema, to whose definitions a part may refer.
         check = self._check.evolve(schema=schema)
         candidates = islice(self.of(schema, name, nth, depth), _MOST_CANDIDATES)

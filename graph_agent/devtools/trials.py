@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -146,8 +146,9 @@ def _digest_of(spec: AgentSpec, today: date | None) -> str:
         module = text.partition(":")[0]
         for path in (spec.folder / text, spec.folder / f"{module}.py", spec.folder / f"{module.rpartition('.')[0]}.py"):
             # A prompt may be in the file itself, and is then no name that a file system accepts.
-            if len(text) < 256 and "\0" not in text and path.is_file():
-                digest.update(path.read_bytes())
+            with suppress(OSError, ValueError):
+                if path.is_file():
+                    digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -74,13 +74,15 @@ _UNREACHABLE_CLASSES = frozenset(
 def classify_model_error(exc: BaseException) -> ModelErrorKind:
     """Return the kind of a model call's error.
 
-    The words of the error come before its status, and the status before its class.
+    The words of the error come before its status, and the status before its class, except for `NotImplementedError` and
+    an `AuthenticationError`, which come first.
 
     - `transient`: the same request may succeed later: lost connections, timeouts, rate limits, provider faults.
     - `auth`: the key is missing or wrong.
     - `permission`: the key is valid but not allowed, or its quota is used up.
     - `unknown_model`: no such model, or no such address.
-    - `context_overflow`: too many tokens for the model, or for one request of this account.
+    - `context_overflow`: too many tokens for the model, or for one request of this account; also 413, and 400 without
+      any words.
     - `content_filter`: refused because of its content.
     - `tools_rejected`: this model or server does not support tools; includes `NotImplementedError`.
     - `other`: anything else, including errors of this package and cancellation.

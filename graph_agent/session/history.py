@@ -572,7 +572,7 @@ def title_of(first: CheckpointTuple | None) -> str:
 def shortened_line(text: str, length: int = TITLE_LENGTH) -> str:
     """Return a text as one line of at most `length` characters, ending in `…` if it was cut."""
     line = " ".join(text[: 20 * length].split())
-    return line if len(line) <= length else f"{line[: length - 1].rstrip()}…"
+    return f"{line[: length - 1].rstrip()}…" if len(line) > length or text[20 * length :].strip() else line
 
 
 def _user_text(message: Any) -> str:

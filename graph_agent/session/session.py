@@ -424,8 +424,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             by: Name of the person; None for `user`.
 
         Raises:
-            InputError: When the session has no such approval.
-            ConfigError: When the agent has neither a Store nor a database that can keep the revocation.
+            InputError: When the session has no such approval, or `by` is no text.
+            ConfigError: When the agent has no checkpointer, or neither a Store nor a database that can keep the
+                revocation.
         """
         from graph_agent.session.standing_approvals import revoke_standing_approval
 

@@ -348,7 +348,7 @@ class _HistoryOrder:
         return self.number(placed)
 
     def rest(self) -> list[tuple[int, StoredEvent]]:
-        """Return the events that still wait for those of an unfinished call, each with its index."""
+        """Remove and return the events that still wait for those of an unfinished call, each with its final index."""
         placed = [event for id_ in self._open for event in self._early.pop(id_, [])]
         return self.number(placed)
 

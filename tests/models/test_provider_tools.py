@@ -18,6 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, build_graph, create_graph_agent
 from graph_agent.errors import ConfigError
+from graph_agent.models.wire.provider_calls import text_with_calls
 from graph_agent.session.results import Done
 from tests.support.agents import echo
 
@@ -145,6 +146,19 @@ async def test_chat_completions_receive_what_the_responses_api_ran_as_text(
         path,
         own_form,
         not own_form,
+    )
+
+
+def test_a_call_that_a_reply_has_twice_is_written_once() -> None:
+    search = {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "tea"}}
+    reply = AIMessage([search, search, RAN[-1]], response_metadata={"model_provider": "openai"})
+
+    call, result, *texts = text_with_calls(reply).split("\n\n")
+
+    assert (call, result[:22], texts) == (
+        '[Call of web_search: {"type": "search", "query": "tea"}]',
+        "[Result of web_search:",
+        [reply.text],
     )
 
 

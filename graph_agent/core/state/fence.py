@@ -336,8 +336,8 @@ class DeferredWrites:
             self.error = error
 
     async def flush(self) -> None:
-        """Commit all queued writes and wait for them; does nothing if all are done. Raises the error of the run's first
-        failed write.
+        """Commit the queued writes, if any, and wait for them. Raises the error of the run's first failed write, also
+        if none is queued.
         """
         if self._commit is not None and self._queued != self._done:
             await self._commit()

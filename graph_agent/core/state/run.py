@@ -108,8 +108,9 @@ def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = No
 def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merged `configurable` of a run that starts inside another run; values of the inner run win.
 
-    If the outer run has a handle of its own, the result has a new one: its `parent` is the nearest known outer run;
-    `run`, `readership` and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
+    If both runs have a handle, the result has a new one: its `parent` is the nearest known outer run; `run`,
+    `readership` and `hides_nodes` are those of `given`; the other flags are set if either handle sets them. With one
+    handle, the result has that one.
 
     Args:
         surrounding: The `configurable` of the outer run.

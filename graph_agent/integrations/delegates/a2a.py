@@ -353,7 +353,7 @@ class RemoteAgent:
             yield ClientFactory(config).create(card), card.capabilities.streaming
 
     async def _known_card(self, http: Any) -> AgentCard:
-        """Return the agent's card, which the first call reads and later ones keep.
+        """Return the agent's card, which the first call reads and later ones keep, as well as its description.
 
         Raises `OperatorError` if it does not come within `CARD_TIMEOUT_S` seconds; errors of `read_card` pass through.
         """

@@ -138,7 +138,11 @@ def convert_parts(parts: Iterable[Part]) -> ConvertedParts:
 
 
 def text_of_parts(parts: Iterable[Part]) -> str:
-    """Return the text of parts, with data as JSON and without images; empty if there is none."""
+    """Return the text of parts, one part a line; empty if there is none.
+
+    Data are JSON. Other files, addresses, and images beyond `MAX_IMAGES` are lines that name them; the other images are
+    left out.
+    """
     content = convert_parts(parts).for_model
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 

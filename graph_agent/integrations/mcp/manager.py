@@ -250,7 +250,9 @@ class _Opening:
 
 
 def _comparable(name: str) -> str:
-    """Return a name without white space and case, in which models and reviewers would not see a difference."""
+    """Return a name without white space and case, and with full-width letters and the like as plain ones: differences
+    that models and reviewers would not see.
+    """
     return "".join(unicodedata.normalize("NFKC", name).split()).casefold()
 
 

@@ -214,7 +214,7 @@ class SuspendedCalls:
 
     def watch(self, inbox: StoreInbox) -> None:
         """Continue calls with the answers that other processes put into the Store, in a task, while any call waits."""
-        if self._watching is None or self._watching.done():
+        if self._watching is None or self._watching.done() or self._watching.cancelling():
             look = partial(self._look, inbox)
             self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
 

@@ -273,7 +273,9 @@ def leave_interrupted() -> NoReturn:
     The echo of typed keys is restored, and standard output and standard error are flushed. A regular shutdown could
     hang, because a thread may be blocked on standard input, whose lock the interpreter needs.
     """
-    show_typed_keys()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(STOPPED)
+    try:
+        show_typed_keys()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(STOPPED)  # also after an error, such as that of a closed pipe

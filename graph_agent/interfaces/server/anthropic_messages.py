@@ -391,7 +391,10 @@ def _dialect(body: MessagesRequest, token: str) -> _AnthropicDialect:
 
 @router.post("/count_tokens", responses=_ERRORS)
 async def count_tokens(request: Request, body: CountRequest, sender: Sender, server: RequestServices) -> TokenCount:
-    """Estimate the number of tokens of a request, at 4 characters per token. No model is asked."""
+    """Estimate the number of tokens of a request, at 4 characters per token. No model is asked.
+
+    The body is checked, and the caller's limit of requests at the same time applies.
+    """
     server.check_body(body)
     with server.chat.limits.slot(sender.name):
         return TokenCount(input_tokens=await run_in_thread(request, tokens_of, body))

@@ -73,7 +73,7 @@ def provider_calls(message: AIMessage) -> list[ProviderCall]:
     found: dict[str, ProviderCall] = {}
     for at, block in enumerate(_blocks(message)):
         if block["type"] in ("server_tool_call", "server_tool_call_chunk"):
-            call = _call(block, f"{message.id or 'call'}-{at}")
+            call = _call(block, _id_of(block, message, at))
             found[call["id"]] = call
         elif block["type"] == "server_tool_result":
             # Gemini's results name no call: they follow it.
@@ -98,7 +98,7 @@ def _call(block: Mapping[str, Any], id_: str) -> ProviderCall:
 
     Args:
         block: A `server_tool_call` block, whose arguments are a dict or JSON.
-        id_: The id for a block that has none.
+        id_: The call's id.
     """
     extras = block.get("extras") or {}
     arguments = block.get("args")
@@ -106,7 +106,7 @@ def _call(block: Mapping[str, Any], id_: str) -> ProviderCall:
         arguments = _read(arguments)
     name = str(block.get("name") or "tool")
     call = ProviderCall(
-        id=str(block.get("id") or id_),
+        id=id_,
         name=str(extras.get("tool_name") or name) if name == "remote_mcp" else name,
         arguments=dict(arguments or {}),
         status="unknown",
@@ -231,29 +231,31 @@ def _citation(given: Mapping[str, Any], begin: int, text: str) -> Citation:
 def text_with_calls(message: AIMessage) -> str:
     """Return a reply as plain text for a model of another provider, with provider-run calls and results in place.
 
-    Reasoning and encrypted parts are left out. Calls that have no block of their own precede the text.
+    Each text block and call is a paragraph of its own; a result directly follows its call. Reasoning and encrypted
+    parts are left out. Calls that have no block of their own precede the text. A reply without calls is its plain text.
     """
     calls = {call["id"]: call for call in provider_calls(message)}
     if not calls:
         return message.text
-    texts: list[str] = [] if any(block["type"].startswith("server_") for block in _blocks(message)) else _written(calls)
-    # By order, because a block without an id cannot be looked up.
-    left = iter(calls.values())
-    for block in _blocks(message):
+    texts: list[str] = []
+    for at, block in enumerate(_blocks(message)):
         if block["type"] == "text":
             texts.append(str(block.get("text") or ""))
         elif block["type"] in ("server_tool_call", "server_tool_call_chunk"):
-            texts += _written({"": next(left)})
-    return "\n\n".join(text for text in texts if text.strip())
+            call = calls.pop(_id_of(block, message, at), None)
+            texts += _written([call] if call is not None else [])
+    return "\n\n".join(text for text in (*_written(calls.values()), *texts) if text.strip())
 
 
-def _written(calls: Mapping[str, ProviderCall]) -> list[str]:
-    """Return two texts for each call: one with its name and arguments, and one with its result or status.
+def _id_of(block: Mapping[str, Any], message: AIMessage, at: int) -> str:
+    """Return the id of a call's block, which is the block `at` of a message; one without an id is named by these."""
+    return str(block.get("id") or f"{message.id or 'call'}-{at}")
 
-    The keys of `calls` are not used.
-    """
+
+def _written(calls: Iterable[ProviderCall]) -> list[str]:
+    """Return two texts for each call: one with its name and arguments, and one with its result or status."""
     texts = []
-    for call in calls.values():
+    for call in calls:
         texts.append(f"[Call of {call['name']}: {json.dumps(call['arguments'], ensure_ascii=False)}]")
         result = "unknown, it may have run" if call["status"] == "unknown" else call["content"] or call["status"]
         texts.append(f"[Result of {call['name']}: {result}]")

@@ -180,11 +180,15 @@ async def test_the_title_is_the_first_message_of_the_user(tmp_path: Path, messag
 
 
 def test_a_long_title_is_shortened() -> None:
-    assert (shortened_line("x" * 61), shortened_line("a " * 30), len(shortened_line("word " * 1000))) == (
-        "x" * 59 + "…",
+    texts = ("x" * 61, "a " * 30, "word " * 1000, f"x{' ' * 2000}y", f"x{' ' * 2000}")
+
+    assert [shortened_line(text) for text in texts] == [
+        f"{'x' * 59}…",
         ("a " * 30).strip(),
-        60,
-    )
+        f"{('word ' * 12)[:59].rstrip()}…",
+        "x…",
+        "x",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -348,8 +348,8 @@ def a2a_app(
 def _probes(graph: CompiledAgentGraph, server: A2AServer) -> list[BaseRoute]:
     """Return the routes `/health`, which reports that the process is alive, and `/ready`.
 
-    `/ready` has the states of the server and the database, and the status 503 if the server is stopping, or the
-    database cannot be used.
+    `/ready` has the states of the server and the database (at most `CACHE_S` seconds old), and the status 503 if the
+    server is stopping, or the database cannot be used.
     """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver), "an A2A server has a checkpointer"

@@ -198,7 +198,8 @@ class TaskReporter:
         )
 
     async def _end_artifact(self) -> None:
-        """Send the rest of the text; empty the artifact if it contains no part of the answer."""
+        """Send the rest of the text, and empty the artifact if it contains no part of the answer; it is not marked as
+        complete, as `completed` does that."""
         await self._pieces.flush()
         if self._outdated:
             await self._append("")

@@ -442,9 +442,9 @@ def _add_message(item: InputItem, found: Conversation) -> None:
 
 
 def _call(item: InputItem, id_: str | None) -> ToolCall:
-    """Return the tool call of an item, with the id `id_`.
+    """Return the tool call of an item, with the id `id_`; missing arguments are an empty object.
 
-    Raises `InvalidRequestError` if it is incomplete or invalid.
+    Raises `InvalidRequestError` without an id or a name, or if the arguments are no JSON object.
     """
     if not id_ or not item.name:
         raise InvalidRequestError(f"An item of type {item.type} has no id or no name.", "input")

@@ -55,7 +55,7 @@ _INDENT = 8
 
 
 def _any_of(literals: tuple[str, ...]) -> str:
-    """Return a pattern that matches any of these texts, the longest first."""
+    """Return a pattern, without a group, that matches any of these texts, the longest first."""
     return "|".join(map(re.escape, sorted(literals, key=len, reverse=True)))
 
 
