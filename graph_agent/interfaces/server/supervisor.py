@@ -332,7 +332,10 @@ def sharing(workers: int) -> Iterator[Path | None]:
             with contextlib.suppress(OSError):
                 lock.enter_context(_locked(path))
         os.environ[_METRICS] = folder.name
-        yield path
+        try:
+            yield path
+        finally:
+            os.environ.pop(_METRICS, None)  # a later server of this process must not use the removed folder
 
 
 if sys.platform != "win32":
