@@ -31,6 +31,7 @@ from graph_agent.base import _compat
 from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
 from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import background_loop, blocking, blocking_parts, refuse_running_loop
+from graph_agent.base._internal.telemetry import observed
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.approvals.requests import is_approval_request
 from graph_agent.base.errors import InputError
@@ -43,7 +44,7 @@ from graph_agent.core.state.fence import DeferredWrites, defers_writes
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.core.state.own_checkpoint import load
 from graph_agent.core.state.reads import ReadAgainGraph
-from graph_agent.core.state.registry import is_dispatched, observed, refuse_within, running
+from graph_agent.core.state.registry import is_dispatched, refuse_within, running
 from graph_agent.core.state.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, with_handle
 from graph_agent.session.deduplicator import admit_input, stored_chunks
 from graph_agent.storage.checkpoints.format import guard_reads

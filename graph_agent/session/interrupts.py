@@ -154,6 +154,9 @@ async def checked_answers(
 ) -> dict[str, Any]:
     """Check an answer, and return it as interrupt id → answer, in the form that the interrupted nodes expect.
 
+    The form is decisions by call id, or as a list for a request without ids, each with `decided_by`; for an
+    elicitation, the parsed answer; any other answer as given.
+
     Args:
         answer: The answer, with or without interrupt ids.
         graph: The compiled agent.
@@ -171,21 +174,7 @@ async def checked_answers(
 def _checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Check an answer, and return it as interrupt id → answer, in the form that the interrupted nodes expect. Blocks.
-
-    The form is decisions by call id, or as a list for a request without ids, each with `decided_by`; for an
-    elicitation, the parsed answer; any other answer as given.
-
-    Args:
-        answer: The answer, with or without interrupt ids.
-        graph: The compiled agent.
-        state: The state of the session.
-        decided_by: Name of the reviewer, which is added to decisions; None for the name in the answer, or `user`.
-
-    Raises:
-        InputError: The answer does not fit the open interrupts, a decision does not fit its call, or `decided_by` is
-            blank.
-    """
+    """The blocking work of `checked_answers`, with its arguments, result and errors."""
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)

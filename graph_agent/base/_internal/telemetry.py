@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 
@@ -78,3 +78,18 @@ class Observer(Protocol):
 
 observer: Observer | None = None
 """The observer of all runs in this process; None if there is none."""
+
+
+@asynccontextmanager
+async def observed(run: Any, name: str) -> AsyncIterator[None]:
+    """Report a run to the observer of this process during an `async with` block; without an observer, do nothing.
+
+    Args:
+        run: The `Run`.
+        name: Name of the agent, for the run's span.
+    """
+    if observer is None:
+        yield
+        return
+    with observer.run(run, name):
+        yield

@@ -25,7 +25,6 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent.base._compat import default_executor_of
-from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.polling import POLL_S, poll_forever
 from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future, older_cancellations
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
@@ -584,17 +583,3 @@ def _reset_after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     # The parent's runs and locks are not a forked child's.
     os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-@asynccontextmanager
-async def observed(run: Run, name: str) -> AsyncIterator[None]:
-    """Report a run to the observer of this process during an `async with` block; without an observer, do nothing.
-
-    Args:
-        name: Name of the agent, for the run's span.
-    """
-    if telemetry.observer is None:
-        yield
-        return
-    with telemetry.observer.run(run, name):
-        yield
