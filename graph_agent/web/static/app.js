@@ -179,13 +179,15 @@ class App extends Component {
     const { id } = this.state;
     const known = [...log.live];
     for (const ms of RETRY_MS) {
+      const asked = this.asked + 1;
       try {
         const info = await this.refresh(id);
         if (log !== this.state.log) return;
         if (log.seq + 1 < info.events) this.add(log, await get(eventsPath(id, `?after=${log.seq}`)));
         keepLive(log, (run) => !known.includes(run) || (info.activity === "running" && !run.ended));
         this.draw();
-        if (info.activity !== "running" || log.live.length) return;
+        // An event that came meanwhile has made the answer out of date.
+        if (asked === this.asked && (info.activity !== "running" || log.live.length)) return;
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
       }

@@ -56,8 +56,6 @@ export class Conversation extends Component {
     const asked = requests.find((value) => value?.action_requests);
     const form = requests[0]?.type === "elicitation";
     const step = last?.steps.at(-1);
-    // The question is stored a moment before its run ends, which would refuse an answer.
-    const isBusy = busy || sending;
     // A branch begins where the input before has ended.
     const canResend = !readOnly && !running && last?.done && (!last.number || log.inputs.at(-2)?.last !== undefined);
     return html`<main class="conversation" aria-label="Conversation">
@@ -68,9 +66,9 @@ export class Conversation extends Component {
           choose=${choose} pickCall=${pickCall} copy=${copy} resend=${canResend ? resend : null} rate=${rate} memory=${memory} showCase=${showCase} />`)}
         ${children}
       </div>
-      ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${isBusy} />`}
+      ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}
       ${!readOnly && !asked && requests.length > 0 && html`<${form ? Elicitation : Question} key=${requests[0]?.questions?.at(-1)} value=${requests[0]}
-        answer=${form ? (given) => answer({ [info.interrupts[0].id]: given }) : answer} busy=${isBusy} />`}
+        answer=${form ? (given) => answer({ [info.interrupts[0].id]: given }) : answer} busy=${busy} />`}
       ${!readOnly && html`<${Composer} running=${running} exists=${(last && !last.isExpected) || log.inputs.length > 1 || log.live.length} stopped=${info?.activity === "interrupted"} act=${act}
         standing=${log.standing} revoke=${revoke} queue=${stillQueued(queue, last)} withdraw=${withdraw} fail=${fail} maxBytes=${maxBytes} />`}
     </main>`;
